@@ -7,13 +7,15 @@ import itertools
 import json
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["made_folder", "obstacle", "replacing", "say_where", "unwritable", "write_json"]
+__all__ = ["locked", "made_folder", "obstacle", "replacing", "say_where", "unwritable", "write_json"]
 
 _numbers = itertools.count()
+PATIENCE = 5.0  # seconds; a file is locked for much less, unless the process that locked it was killed
 
 
 @contextlib.contextmanager
@@ -46,6 +48,36 @@ def replacing(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]
         if isinstance(error, OSError) and error.filename in (None, beside):
             error.filename = os.fspath(path)  # which writes to an open file do not know, as when a disk is full
         raise
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep ``path`` from others that change it within this context; OSError if its folder cannot be written.
+
+    The file ``path``.lock is there meanwhile: on shared file systems of any kind, only one host can make it. A lock
+    that stays for 5 s is taken for one of a killed process. A device or a pipe is not locked.
+    """
+    lock = f"{os.path.realpath(path)}.lock"
+    if os.path.exists(path) and not os.path.isfile(path):
+        yield
+        return
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            break
+        except FileExistsError:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.01)
+        except OSError as error:
+            error.filename = os.fspath(path)  # not the name of the lock
+            raise
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(lock)
 
 
 def _new_beside(target: str) -> tuple[int, str]:

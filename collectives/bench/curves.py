@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -14,7 +15,7 @@ from ..schedules import registry
 from ..trace.fields import is_number, lacks
 from .programs import messages_of
 
-__all__ = ["Curve", "curves", "groups", "read", "size_name", "size_ticks", "speed_unit", "time_name"]
+__all__ = ["Curve", "curves", "groups", "of_files", "read", "size_name", "size_ticks", "speed_unit", "time_name"]
 
 PEERS = {"ompi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}
 OURS = {"private": "collectives", "heap": "collectives, heap arrays"}
@@ -45,7 +46,7 @@ class Curve:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The content of a results file; ValueError, with the file's name, if it is not one."""
+    """The content of a results file, and under ``file`` its name; ValueError, which names it, if it is not one."""
     try:
         content = json.loads(Path(path).read_text())
     except (ValueError, RecursionError) as error:
@@ -55,7 +56,7 @@ def read(path: str | Path) -> dict[str, Any]:
     why = _wrong(content)
     if why is not None:
         raise ValueError(f"{path}: {why}")
-    return content
+    return {**content, "file": str(path)}
 
 
 def _wrong(content: Mapping[str, Any]) -> str | None:
@@ -98,6 +99,19 @@ def _wrong_of_peers(record: Any) -> str | None:
 def curves(content: Mapping[str, Any]) -> list[Curve]:
     """The curves of a results file; curves of one picture follow each other."""
     return _of_bench(content) if content.get("kind") == "bench" else _of_peers(content)
+
+
+def of_files(contents: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """The curves of several results files. If two files have curves of one name, their labels end with the file's."""
+    each = [curves(content) for content in contents]
+    count = Counter((curve.group, curve.label) for made in each for curve in made)
+    alike = [number for number, made in enumerate(each) if any(count[curve.group, curve.label] > 1 for curve in made)]
+    names = [Path(contents[number].get("file", f"{number + 1}")) for number in alike]
+    short = len({name.stem for name in names}) == len(names)
+    for number, name in zip(alike, names, strict=True):
+        for curve in each[number]:
+            curve.label += f", {name.stem if short else name}"
+    return [curve for made in each for curve in made]
 
 
 def groups(every: Iterable[Curve]) -> dict[str, list[Curve]]:

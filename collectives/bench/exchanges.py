@@ -23,7 +23,8 @@ def neighbours(rank: int, dims: Sequence[int], radius: int) -> list[int]:
     place = np.unravel_index(rank, tuple(dims))
     found = set()
     for axis, length in enumerate(dims):
-        for step in range(-radius, radius + 1):
+        reach = min(radius, length // 2)  # of a longer one the steps come round to the same ranks
+        for step in range(-reach, reach + 1):
             there = list(place)
             there[axis] = (there[axis] + step) % length
             found.add(int(np.ravel_multi_index(tuple(there), tuple(dims))))
@@ -31,7 +32,7 @@ def neighbours(rank: int, dims: Sequence[int], radius: int) -> list[int]:
 
 
 def on_torus(comm: MPI.Intracomm, dimensions: int, radius: int) -> Any:
-    """A graph communicator of the ranks of ``comm`` on a torus; ValueError on all ranks for too many dimensions."""
+    """A graph communicator of the ranks of ``comm`` on a torus of up to 32 dimensions."""
     dims = MPI.Compute_dims(comm.size, dimensions)
     peers = neighbours(comm.rank, dims, radius)
     return comm.Create_dist_graph_adjacent(peers, peers)

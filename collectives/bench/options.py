@@ -15,6 +15,7 @@ __all__ = ["TYPES", "add_options", "check", "iterations", "message_sizes"]
 
 LARGE = 8192  # bytes; longer messages are repeated less often
 GRAPHS = ("tty", "png", "pdf")
+MOST_DIMENSIONS = 32  # of a torus, as of arrays in NumPy 1
 #: Names of the element types in the tables, and in NumPy; the first three are OMB's.
 TYPES = {
     "mpi_char": "int8", "mpi_int": "int32", "mpi_float": "float32", "mpi_double": "float64", "float16": "float16",
@@ -222,6 +223,8 @@ def _torus(text: str) -> tuple[int, int]:
     words = text.split(":")
     if len(words) != 3 or words[0] != "cart" or not all(word.isdecimal() and int(word) > 0 for word in words[1:]):
         raise argparse.ArgumentTypeError(f"{text!r} is not cart:DIMENSIONS:RADIUS, such as cart:2:1")
+    if int(words[1]) > MOST_DIMENSIONS:
+        raise argparse.ArgumentTypeError(f"{text!r} has more than {MOST_DIMENSIONS} dimensions")
     return int(words[1]), int(words[2])
 
 

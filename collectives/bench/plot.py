@@ -16,7 +16,7 @@ from .. import drawing
 from ..files import say_where
 from ..launch.usage import refused
 from ..system import machine
-from .curves import Curve, curves, groups, read, size_name, size_ticks, speed_unit, time_name
+from .curves import Curve, curves, groups, of_files, read, size_name, size_ticks, speed_unit, time_name
 
 __all__ = ["add_arguments", "curves", "draw", "main", "picture", "spread", "tty"]
 
@@ -77,7 +77,7 @@ def draw(
 
 def picture(contents: Sequence[Mapping[str, Any]], title: str | None = None, only: str = "") -> Any:
     """The matplotlib figure that :func:`draw` writes; ValueError if there is nothing to draw."""
-    every = [curve for content in contents for curve in curves(content) if _sized(curve)]
+    every = [curve for curve in of_files(contents) if _sized(curve)]
     if not every:
         raise ValueError("nothing to draw: there are no messages of several sizes")
     drawn = groups(curve for curve in every if only in curve.group)

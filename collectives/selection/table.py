@@ -71,6 +71,11 @@ class Entry:
         """Machine, MPI and layout; entries with equal keys are merged."""
         return self.machine, self.mpi, self.layout
 
+    @property
+    def patterns(self) -> int:
+        """How many of machine and MPI are patterns."""
+        return sum(any(sign in name for sign in "*?[") for name in (self.machine, self.mpi))
+
 
 @dataclass
 class Table:
@@ -205,12 +210,12 @@ def pick(table: Table, layout: Layout) -> Tuned | None:
 def nearest(table: Table, layout: Layout) -> Entry | None:
     """The entry for ``layout``, else the nearest one that may serve it; see :meth:`Layout.distance`.
 
-    None if there is no such entry, and for a single rank.
+    Of equally near ones it is the one with the fewest patterns. None if there is no such entry, and for a single rank.
     """
-    ranked = sorted((e.layout.distance(layout), i) for i, e in enumerate(table.entries))
+    ranked = sorted((e.layout.distance(layout), e.patterns, i) for i, e in enumerate(table.entries))
     if layout.ranks == 1 or not ranked or math.isinf(ranked[0][0][0]):
         return None
-    return table.entries[ranked[0][1]]
+    return table.entries[ranked[0][2]]
 
 
 # --- from and to JSON ---------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ EPILOG = """\
   python -m collectives simulate --strategy local_sgd,ssp:staleness=3 -p 4,16,64 --jitter 10% --straggler 1x4
 
 'x bound' is the time divided by what the busiest link of a host needs at least for its bytes (all-reduce 2n(h-1)/h on h
-hosts). 'by' says what simulated: clocks, where no two messages share a port, or events. 'took' is how long that took.
+hosts). 'by' says what simulated: clocks, where no two messages share a port, or events. After 'inexact' there were too
+many messages for events, and clocks may have served some in another order. 'took' is how long the simulation took.
 Where ranks share hosts, the order of ranks is the one that the communicator would choose, and stands beside the
 algorithm's name; --order own keeps the ranks' own order. docs/simulation.md describes the model."""
 
@@ -163,8 +164,9 @@ def _algorithms(names: list[str], collective: str) -> list[ScheduleAlgorithm]:
 
 
 def _rows(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Results as dictionaries; each is printed when it is there."""
+    """Results as dictionaries; each is printed when it is there. TooMany if no schedule fits in memory."""
     rows: list[dict[str, Any]] = []
+    left_out: TooMany | None = None
     networks = [_network(size, args) for size in args.sizes]
     _print(_COLUMNS)
     for network in networks:
@@ -175,9 +177,12 @@ def _rows(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> list
                 except TooMany as error:
                     if len(algorithms) == 1:
                         raise
+                    left_out = error
                     print(f"{algorithm.name} is left out: {error}", file=sys.stderr)
                 else:
                     _print(_cells(rows[-1]))
+    if left_out is not None and not rows:
+        raise left_out
     return rows
 
 
@@ -274,6 +279,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _print(cells: tuple[str, ...]) -> None:
-    widths = (-14, -28, 8, 7, 11, 10, 8, 9, -6, 9)
+    widths = (-14, -28, 8, 7, 11, 10, 8, 9, -14, 9)
     texts = [cell.ljust(-width) if width < 0 else cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
     print("  ".join(texts).rstrip(), flush=True)

@@ -17,9 +17,11 @@ __all__ = ["Outcome", "bound", "simulate"]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """``ends``: seconds at which each rank ends. ``sent``: bytes that left each host. ``engine``: clocks or events.
+    """``ends``: seconds at which each rank ends. ``sent``: bytes that left each host.
 
-    ``messages`` counts the messages simulated, of all segments; ``elapsed`` is what the simulation took, in seconds.
+    ``engine``: clocks, events, or inexact clocks, which may have served messages in another order, and whose messages
+    are too many for events. ``messages`` counts the messages simulated, of all segments; ``elapsed`` is what the
+    simulation took, in seconds.
     """
 
     ends: np.ndarray
@@ -62,7 +64,8 @@ def simulate(
         clocks = Clocks(network, each)
         whole = all(clocks.run(messages, times) for messages, times in rounds(algorithm, size, root))
         if whole and not (clocks.overtaken and clocks.messages <= MOST_MESSAGES):
-            return Outcome(clocks.time, clocks.sent, clocks.messages, "clocks", time.perf_counter() - begin)
+            engine = "inexact clocks" if clocks.overtaken else "clocks"
+            return Outcome(clocks.time, clocks.sent, clocks.messages, engine, time.perf_counter() - begin)
     from .events import run
 
     ends, sent, messages = run(rounds(algorithm, size, root), network, each, segments, in_flight)

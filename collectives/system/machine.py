@@ -9,6 +9,7 @@ import platform
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,13 +123,38 @@ def affinity() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
 def cgroup_quota() -> float:
-    """CPU quota of the control group, in cores; infinity without a limit."""
+    """The least CPU quota of this process's control groups and those above them, in cores; infinity without one."""
+    return min(map(_quota, _cgroups()))
+
+
+def _cgroups() -> Iterator[Path]:
+    """The folders of these groups: of version 2, and of version 1's controller ``cpu``."""
+    yield CGROUPS
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
+        lines = OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CGROUPS / "cpu" if controllers else CGROUPS
+        own = root / path.lstrip("/")  # in a container it may be missing: root is then the container's own
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def _quota(folder: Path) -> float:
+    """CPU quota of one control group, in cores."""
+    names = ["cpu.max"] if (folder / "cpu.max").exists() else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    try:
+        quota, period = " ".join((folder / name).read_text() for name in names).split()
+        cores = float(quota) / float(period)
+    except (OSError, ValueError):  # no such file; or "max", no limit
         return float("inf")
-    return float("inf") if quota == "max" else int(quota) / int(period)
+    return cores if cores > 0 else float("inf")  # -1 is version 1's word for no limit
 
 
 def usable_cores(cores: int) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import collections
-import itertools
 import os
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..files import say_where
@@ -83,17 +83,40 @@ def _put_together(path: str) -> None:
         raise FileNotFoundError(f"there is neither {path} nor a part of it, {path}.rankN.part")
     if not files or (there and _written(files[-1]) <= _written(path)):
         return
-    loaded = [Part.load(file) for file in files]
-    ours = [part.about["zero"] == loaded[-1].about["zero"] for part in loaded]
-    parts = list(itertools.compress(loaded, ours))
+    parts, older = _last_run(files)
     perfetto.write(path, parts)
     told = f"put {path} together from the parts of {len(parts)} of {parts[0].about['ranks']} ranks"
     if there:
         told += ", which are newer than the file that was there"
-    if len(parts) < len(loaded):
-        older = sorted(file.name for file, our in zip(files, ours, strict=True) if not our)
-        told += f"; left out those of an older run: {', '.join(older)}"
+    if older:
+        told += f"; left out those of an older run: {', '.join(sorted(older))}"
     print(told, file=sys.stderr)
+
+
+def _last_run(files: Sequence[Path]) -> tuple[list[Part], list[str]]:
+    """The parts of the last run, and names of others, from ``files`` in the order in which they were written.
+
+    ValueError if one that was written after the first of these cannot be read; an older one need not be.
+    """
+    parts: list[Part] = []
+    others: list[str] = []
+    damaged: ValueError | None = None
+    for file in reversed(files):
+        try:
+            part = Part.load(file)
+        except ValueError as error:
+            if not parts:
+                raise
+            damaged = damaged or error
+            others.append(f"{file.name} (damaged)")
+            continue
+        if parts and part.about["zero"] != parts[0].about["zero"]:
+            others.append(file.name)
+        elif damaged is not None:
+            raise damaged
+        else:
+            parts.insert(0, part)
+    return parts, others
 
 
 def _written(path: str | os.PathLike[str]) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Collection
 
-from ..files import replacing, say_where
+from ..files import locked, replacing, say_where
 from ..launch import usage
 from ..launch.run import as_a_whole
 from ..schedules import registry
@@ -56,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="collectives that the MPI library's own may serve: none, those that only move data (default), or all",
     )  # fmt: skip
     parser.add_argument(
+        "--only", default="", metavar="TEXT",
+        help="with --export: entries whose MPI and machine have it in them, as in 'Open MPI 5.0, AMD EPYC, 96 cores'",
+    )  # fmt: skip
+    parser.add_argument(
         "--json", metavar="FILE", help="with --check of one number of ranks: write all figures there, as JSON"
     )
 
@@ -83,7 +88,8 @@ def _check_mode(args: argparse.Namespace) -> None:
     """UsageError for an option that would have no effect, one that is missing, and --json of several checks."""
     mode = next((name for name in ("check", "merge", "export") if getattr(args, name) is not None), None)
     where = "without --check" if mode is None else f"with --{mode}"
-    if option := usage.changed(args, {None: ("json",), "check": ("output",)}.get(mode, (*_OF_MEASURING, "json"))):
+    idle = {None: ("json", "only"), "check": ("output", "only"), "merge": (*_OF_MEASURING, "json", "only")}
+    if option := usage.changed(args, idle.get(mode, (*_OF_MEASURING, "json"))):
         raise usage.UsageError(f"{option} has no effect {where}")
     if mode in ("merge", "export") and args.output is None:
         raise usage.UsageError(f"--{mode} needs -o FILE")
@@ -100,24 +106,30 @@ def _check_names(option: str, names: Collection[str], known: Collection[str]) ->
 def _offline(args: argparse.Namespace) -> int:
     """Merge or export tables, for which neither MPI nor other ranks are needed."""
     with usage.refused():
-        tables = [table.load(path) for path in args.merge or [args.export]]
         if args.merge:
-            table.save(table.merge(tables), args.output)
+            with locked(args.output):  # which may be one of the tables
+                table.save(table.merge([table.load(path) for path in args.merge]), args.output)
         else:
-            _export(tables[0], args.output)
+            _export(table.load(args.export), args.output, args.only)
     say_where(args.output)
     return 0
 
 
-def _export(exported: table.Table, output: str) -> None:
-    """Write rules for Open MPI; ValueError if ``output`` is the table itself, which cannot be had back from rules."""
-    from .openmpi import classic, in_json
+def _export(exported: table.Table, output: str, text: str) -> None:
+    """Write rules for Open MPI from entries that name ``text``; ValueError if these do not tell them.
+
+    ValueError also if ``output`` is the table itself, which cannot be had back from rules.
+    """
+    from . import openmpi
 
     if os.path.exists(output) and os.path.samefile(output, exported.path):
         raise ValueError(f"-o {output}: --export would replace the table by rules for Open MPI; name another file")
-    text = in_json(exported) if output.endswith(".json") else classic(exported)
+    chosen = openmpi.only(exported, text)
+    made = openmpi.in_json(chosen) if output.endswith(".json") else openmpi.classic(chosen)
     with replacing(output) as file:
-        file.write(text)
+        file.write(made)
+    if why := openmpi.missing(chosen):
+        print(f"{output}: {why}", file=sys.stderr, flush=True)
 
 
 def _minutes(text: str) -> float:

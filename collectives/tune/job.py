@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .. import __version__
 from ..bench.engine import printer
 from ..bench.settings import part
 from ..communicator import Communicator
-from ..files import replacing, say_where, unwritable
+from ..files import locked, replacing, say_where, unwritable
 from ..selection.policy import NODE_LIMITS
 from ..selection.table import Entry, Table, load, merge, nearest, save
 from ..system import machine, mpi_library
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
     wrong = world.bcast(_wrong(args, world.size) if world.rank == 0 else None, 0)
     if wrong is not None:
         if world.rank == 0:
-            print(f"python -m collectives tune: error: {wrong}", file=sys.stderr, flush=True)
+            _refuse(wrong)
         return 2
     code = 0
     counts = args.ranks or [world.size]
@@ -64,6 +63,10 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
     return world.bcast(code, 0)
 
 
+def _refuse(why: str) -> None:
+    print(f"python -m collectives tune: error: {why}", file=sys.stderr, flush=True)
+
+
 def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
     """An error that would make the job fail at its end, found before anything is measured; None if there is none."""
     if ranks < 2:
@@ -73,11 +76,12 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
     if args.ranks and not 2 <= min(args.ranks) <= max(args.ranks) <= ranks:
         return f"--ranks: expected numbers from 2 to {ranks}, the ranks of this job"
     try:
+        wrong = unwritable([args.output if args.check is None else args.json])
         if args.check is not None:
             load(args.check)
-        elif Path(args.output).exists():
+        elif wrong is None and os.path.isfile(args.output):  # a device or a pipe is only written to
             load(args.output)
-        return unwritable([args.output if args.check is None else args.json])
+        return wrong
     except OSError as e:
         return f"{e.filename}: {e.strerror}"
     except ValueError as e:
@@ -85,6 +89,11 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
 
 
 def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
+    for name in names:
+        if not any(bench.may_choose(name, candidate) for candidate in bench.candidates(name, 0)):
+            if bench.comm.rank == 0:
+                _refuse(f"--without, --mpi: they leave no algorithm of {name}, which --collectives names")
+            return 2
     entry, wrong = tune(bench, names, sizes, seconds)
     entry.made |= {"minutes": args.minutes, "without": sorted(args.without), "mpi": args.mpi}
     if bench.comm.rank == 0:
@@ -105,10 +114,12 @@ def _keep(entry: Entry, path: str) -> Table:
     """
     found = Table([entry])
     try:
-        merged = merge([*([load(path)] if Path(path).exists() else []), found])
-        save(merged, path)
+        with locked(path):  # another job may add its entry to the same file
+            merged = merge([*([load(path)] if os.path.isfile(path) else []), found])
+            save(merged, path)
     except (OSError, ValueError):
-        beside = f"{path}.new"
+        names = (f"{path}.new{number}" for number in ("", *range(2, 100)))
+        beside = next((name for name in names if not os.path.lexists(name)), f"{path}.new")
         save(found, beside)
         print(f"what was measured is in {beside}; see --merge", file=sys.stderr, flush=True)
         raise

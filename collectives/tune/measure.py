@@ -106,6 +106,8 @@ class Bench:
 
     def may_choose(self, collective: str, candidate: Candidate) -> bool:
         """Whether a table of this run may name ``candidate``."""
+        if candidate.algorithm in self.without:
+            return False
         if candidate.algorithm != "mpi":
             return True
         moves = not COLLECTIVES[collective].reduces

@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 from ..schedules import registry
 from ..selection.model import Model
 from ..selection.policy import Choice, load_of
 from ..selection.table import Entry, Table
 
-__all__ = ["ALGORITHMS", "classic", "in_json", "rules"]
+__all__ = ["ALGORITHMS", "classic", "in_json", "missing", "only", "rules"]
 
+VENDOR = "Open MPI"
+FEWEST = 2  # ranks
 DEPTH = 4
 LONGEST = 1 << 30
 #: Collectives with number and name in JSON; gather, scatter and scans are left out: sizes of messages differ there.
@@ -99,14 +102,43 @@ def _chosen(
     return (number, key[1] or 0) if ours * doubt < theirs else (0, 0)
 
 
+def only(table: Table, text: str) -> Table:
+    """The entries whose MPI and machine, as in ``Open MPI 5.0, AMD EPYC, 2 cores``, have ``text`` in them."""
+    return Table([entry for entry in table.entries if text in _where(entry)], table.path)
+
+
+def _where(entry: Entry) -> str:
+    return f"{entry.mpi}, {entry.machine}"
+
+
 def _by_size(table: Table) -> dict[int, Entry]:
-    """The entry for each number of ranks, ascending; of several the one with most nodes."""
-    ordered = sorted(table.entries, key=lambda e: (e.layout.ranks, e.layout.nodes))
-    return {e.layout.ranks: e for e in ordered}
+    """The entry of Open MPI for each number of ranks, ascending; of several the one with most nodes.
+
+    ValueError if there is none, or if they are of several machines or versions.
+    """
+    ours = [e for e in table.entries if e.mpi.startswith(VENDOR) or fnmatchcase(f"{VENDOR} 5.0", e.mpi)]
+    if not ours:
+        raise ValueError(f"{table.path}: no entry of {VENDOR}, or none that --only chooses")
+    if len(places := sorted({_where(entry) for entry in ours})) > 1:
+        raise ValueError(f"{table.path}: entries of {'; '.join(places)}: choose one of these by --only TEXT")
+    return {e.layout.ranks: e for e in sorted(ours, key=lambda e: (e.layout.ranks, e.layout.nodes))}
+
+
+def missing(table: Table) -> str | None:
+    """Why an export of ``table`` has no rule; None if it has some."""
+    entries = _by_size(table).values()
+    if any(rules(entry) for entry in entries):
+        return None
+    if not any(name == "mpi" for entry in entries for _, name, _ in entry.models):
+        return f"no rule: the table has no models of {VENDOR}'s own choices, of algorithm mpi"
+    return f"no rule: by the models, no algorithm is faster for sure than {VENDOR}'s own choice"
 
 
 def classic(table: Table) -> str:
-    """The text of the classic file; rules for p ranks hold below 2p, or below the next number that was measured."""
+    """The text of the classic file; rules for p ranks hold below 2p, or below the next number that was measured.
+
+    Open MPI uses the first rules for all smaller communicators too. So these are ones that leave the choice to it.
+    """
     sections: dict[str, list[tuple[int, list[Rule]]]] = {}
     found = {size: rules(entry) for size, entry in _by_size(table).items()}
     for collective in COLLECTIVES:
@@ -121,6 +153,8 @@ def classic(table: Table) -> str:
     lines = [f"{len(sections)}  # collectives; written by python -m collectives tune --export"]
     for collective, blocks in sections.items():
         blocks = sorted(dict(blocks).items())
+        if blocks[0][0] > FEWEST:
+            blocks.insert(0, (FEWEST, [(0, 0, 0)]))
         lines += [f"{COLLECTIVES[collective][0]}  # {collective}", f"{len(blocks)}  # numbers of ranks"]
         for size, chosen in blocks:
             lines += [f"{size}  # ranks", f"{len(chosen)}  # rules: bytes, algorithm, fan-out, bytes of a segment"]

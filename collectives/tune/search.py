@@ -113,7 +113,7 @@ class Search:
                     rivals, functools.partial(self._seconds, nbytes), least=ROUNDS + 1, most=ROUNDS,
                     enough=functools.partial(self.bench.over, share), before=before, beside=default,
                 )  # fmt: skip
-            elif before is None:
+            elif before is None and self.bench.may_choose(self.collective, default):
                 self._races[nbytes] = Result({c: [] for c in rivals}, rivals)
             step()
 
@@ -124,7 +124,15 @@ class Search:
         return expectations(self.bench, self.collective, nbytes, self.models, self.fitted)
 
     def _default(self, nbytes: int) -> Candidate:
-        return self.bench.default(self.collective, nbytes)
+        """What serves a length unless another is faster: the default; if that is left out, the best by the models.
+
+        A collective that has one row for all lengths needs one for all, too: the best at the longest length.
+        """
+        default = self.bench.default(self.collective, nbytes)
+        if self.bench.may_choose(self.collective, default):
+            return default
+        expected = self._expected(self.lengths[-1] if self.collective in PRIVATE_LENGTHS else nbytes)
+        return min(expected, key=lambda c: expected[c].seconds, default=default)
 
     def rows(self) -> Rows:
         """The rows of the table that follow from all measurements; none where the defaults serve every length.

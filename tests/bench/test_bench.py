@@ -148,6 +148,7 @@ def test_too_few_ranks(capsys):
     (["-G", "gif"], "tty, png, pdf"), (["-d", "cuda"], "host memory only"), (["-k", "2"], "no use"),
     (["-t", "3"], "no use"), (["--algorithm", "binomial"], "no algorithm 'binomial'"), (["-W", "4"], "no use"),
     (["--algorithm", "mpi", "--heap"], "neither"), (["--nccl", "-f"], "no use"),
+    (["-N", "cart:33:1"], "more than 32 dimensions"),
 ])  # fmt: skip
 def test_wrong_options(words, why, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -9,7 +9,7 @@ import pytest
 from jobs import ROOT
 
 from collectives.bench import results
-from collectives.bench.curves import curves, groups, read, size_name, size_ticks, speed_unit, time_name
+from collectives.bench.curves import curves, groups, of_files, read, size_name, size_ticks, speed_unit, time_name
 from collectives.bench.plot import draw, picture, spread, tty
 from collectives.cli.commands import main
 
@@ -137,6 +137,23 @@ def test_several_groups_are_panels_with_one_legend():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ring"]
     assert figure.get_suptitle() == "Latency: MPI Allgather"
     assert len(picture([bench(1.0, 2.0), bench(3.0, 4.0, ranks=4)], only="4 ranks").axes) == 2
+
+
+def test_two_files_of_one_benchmark_are_told_apart(tmp_path, monkeypatch):
+    """By the names of the files; those of a file that has nothing in common with others have no more words."""
+    monkeypatch.chdir(tmp_path)
+    for name, made in (("a/ompi", bench(1.0, 2.0)), ("a/mpich", bench(2.0, 3.0)), ("b/ompi", bench(4.0, 5.0, ranks=4))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    contents = [read(name) for name in ("a/ompi.json", "a/mpich.json", "b/ompi.json")]
+    assert [curve.label for curve in of_files(contents)] == ["ring, ompi", "ring, mpich", "ring"]
+    lines = picture(contents[:2]).axes[0].get_lines()
+    assert [line.get_label() for line in lines] == ["ring, ompi", "ring, mpich"]
+    assert len({line.get_color() for line in lines}) == 2
+    (tmp_path / "b/ompi.json").write_text(json.dumps(bench(4.0, 5.0)))
+    same = [read(name) for name in ("a/ompi.json", "b/ompi.json")]
+    assert [curve.label for curve in of_files(same)] == ["ring, a/ompi.json", "ring, b/ompi.json"]
+    assert [curve.label for curve in of_files([bench(1.0, 2.0)] * 2)] == ["ring, 1", "ring, 2"]
 
 
 @pytest.mark.parametrize(("kind", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

@@ -213,6 +213,8 @@ def test_neighbours_are_mutual():
             assert len({len(each) for each in every}) == 1
     assert neighbours(0, [5], 1) == [1, 4]
     assert neighbours(0, [4, 4], 1) == [1, 3, 4, 12]
+    assert neighbours(1, [2, *[1] * 31], 1) == [0]
+    assert neighbours(0, [5, 4], 10**12) == [1, 2, 3, 4, 8, 12, 16]  # and not after 10^12 steps
 
 
 def test_pairs_print_what_omb_prints(capfd):

@@ -28,3 +28,12 @@ def test_the_entry_for_a_layout():
     assert tuning.nearest(both, Layout(3, 2, 6)) is both.entries[0]
     assert str(uneven.layout) == "3 nodes x 2 at most, 4 ranks"
     assert tuning.pick(table, Layout(1, 2)).models == entry().models
+
+
+def test_what_was_tuned_for_this_machine_comes_before_patterns():
+    """In any order; and a pattern for this layout comes before what was tuned on another one."""
+    every, machine, here = entry(machine="*", mpi="*"), entry(machine="AMD*"), entry()
+    for table in (Table([every, machine, here]), Table([here, machine, every])):
+        assert tuning.nearest(table, Layout(1, 2)) is here
+        assert tuning.nearest(Table([e for e in table.entries if e is not here]), Layout(1, 2)) is machine
+    assert tuning.nearest(Table([entry(layout=Layout(1, 4)), every]), Layout(1, 2)) is every

@@ -9,7 +9,8 @@ import pytest
 from jobs import ROOT
 
 from collectives.cli.commands import main
-from collectives.simulation import events, goal
+from collectives.simulation import events, goal, simulate
+from collectives.simulation import picture as map_of_winners
 from collectives.simulation.values import duration, rate, seconds
 
 
@@ -44,6 +45,27 @@ def test_results_as_json_and_as_a_picture(capsys, tmp_path):
     assert found["simulation"]["beta"] == 12e9
     assert all(row["seconds"] > 0 for row in found["results"])
     assert Path(files[1]).read_bytes() == Path(files[2]).read_bytes()
+
+
+def test_every_winner_of_a_map_has_a_look_of_its_own(monkeypatch):
+    """Those that win nowhere take no colour from others."""
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(map_of_winners.drawing, "save", lambda figure, path: drawn.append(figure))
+    for losers in (0, 8):
+        rows = [
+            {"collective": "allreduce", "algorithm": name, "ranks": ranks, "bytes": 8, "changes": 0, "seconds": time}
+            for ranks in range(9) for name, time in [(f"loser {i}", 2.0) for i in range(losers)] + [(f"a{ranks}", 1.0)]
+        ]  # fmt: skip
+        map_of_winners.draw(rows, "a.svg")
+    for figure in drawn:
+        looks = [(patch.get_facecolor(), patch.get_hatch()) for patch in figure.axes[0].patches]
+        assert len(set(looks)) == 9
+        legend = figure.legends[0].legend_handles
+        assert [(patch.get_facecolor(), patch.get_hatch()) for patch in legend] == looks
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"a{i}" for i in range(9)]
+    assert drawn[0].axes[0].patches[7].get_hatch() == ""
+    assert drawn[0].axes[0].patches[8].get_hatch()
 
 
 def test_goal_text_has_a_receive_for_every_send(capsys, tmp_path):
@@ -104,6 +126,26 @@ def test_what_does_not_fit_in_memory_is_left_out_of_several(monkeypatch, capsys,
     assert main(["simulate", "ring", "naive", "-p", "150", "--json", str(file)]) == 0
     assert "naive is left out: the schedule has over 200 messages" in capsys.readouterr().err
     assert [row["algorithm"] for row in json.loads(file.read_text())["results"]] == ["ring"]
+
+
+def test_an_error_if_nothing_fits_in_memory(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(events, "MOST_MESSAGES", 200)
+    file = tmp_path / "a.json"
+    with pytest.raises(SystemExit) as left:
+        main(["simulate", "naive", "linear", "-p", "150", "--json", str(file)])
+    assert left.value.code == 2
+    assert "the schedule has over 200 messages" in capsys.readouterr().err.splitlines()[-1]
+    assert not file.exists()
+
+
+def test_times_that_are_not_exact_are_named(monkeypatch, capsys, tmp_path):
+    """Clocks that cannot tell which message was first, and too many messages for events."""
+    file = tmp_path / "a.json"
+    words = ("reduce/binomial", "-p", "5", "-n", "16MiB", "--root", "2", "--json", str(file))
+    assert re.search(r" +events +", run(capsys, *words)[1].splitlines()[1])
+    monkeypatch.setattr(simulate, "MOST_MESSAGES", 3)
+    assert re.search(r" +inexact clocks +", run(capsys, *words)[1].splitlines()[1])
+    assert json.loads(file.read_text())["results"][0]["engine"] == "inexact clocks"
 
 
 def test_what_cannot_be_cut_is_said(capsys):

@@ -53,6 +53,24 @@ def test_parts_newer_than_the_file_replace_it(name, tmp_path, capsys):
     assert capsys.readouterr() == (told.out, "")
 
 
+def test_a_damaged_part_of_an_older_run_hides_nothing(tmp_path, capsys):
+    path = tmp_path / "t.json"
+    for rank, run, when in ((0, 1, 1000), (1, 2, 3000), (2, 2, 3001), (3, 2, 3002)):
+        saved(path, rank, run, when)
+    part_file(path, 0).write_bytes(b"half of")
+    os.utime(part_file(path, 0), (1000, 1000))
+    assert main(["trace", str(path)]) == 0
+    told = capsys.readouterr()
+    assert "no account of rank 0" in told.out
+    assert told.err.endswith("; left out those of an older run: t.json.rank0.part (damaged)\n")
+    path.unlink()
+    for when in (3001, 4000):  # in the run, and after it
+        part_file(path, 2).write_bytes(b"half of")
+        os.utime(part_file(path, 2), (when, when))
+        assert main(["trace", str(path)]) == 2
+        assert "t.json.rank2.part is not a rank's part of a timeline" in capsys.readouterr().err
+
+
 def test_one_part_of_four(tmp_path, capsys):
     path = tmp_path / "t.json"
     saved(path, 2, 1, 1000)

@@ -46,6 +46,10 @@ def test_command_lines_that_cannot_be(options, message):
         ("--export t.json", "--export needs -o FILE"),
         ("--export t.json -o t.json", "-o t.json: --export would replace the table by rules for Open MPI"),
         ("--check t.json --ranks 2,4 --json x.json", "--json keeps the figures of one number of ranks"),
+        ("--check t.json --only AMD", "--only has no effect with --check"),
+        ("--merge t.json -o m.json --only AMD", "--only has no effect with --merge"),
+        ("--only AMD", "--only has no effect without --check"),
+        ("--export t.json -o m.conf --only ARM", "t.json: no entry of Open MPI, or none that --only chooses"),
         ("--collectives ,", "--collectives: name at least one"),
         ("--without nope", "--without: 'nope' is none of "),
     ],
@@ -71,11 +75,12 @@ def test_tables_are_merged_into_one_of_them(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["rules.conf", "rules.json"])
-def test_rules_are_written_whole_or_not_at_all(name, tmp_path, monkeypatch):
+def test_rules_are_written_whole_or_not_at_all(name, tmp_path, monkeypatch, capsys):
     """What cannot be moved into its place leaves the old file, and the table is as it was."""
     monkeypatch.chdir(tmp_path)
     table.save(Table([entry()]), "t.json")
     assert main(["tune", "--export", "t.json", "-o", name]) == 0
+    assert capsys.readouterr().err.startswith(f"{name}: no rule: the table has no models of Open MPI's own choices")
     assert table.load("t.json").entries == [entry()]
     made = (tmp_path / name).read_text()
     assert "tune --export" in made or "rule_file_version" in made

@@ -3,12 +3,13 @@
 import math
 import random
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from collectives.selection.model import Load
-from collectives.tune.measure import Candidate
+from collectives.tune.measure import Bench, Candidate
 from collectives.tune.race import Result, interval, judged, race
 from collectives.tune.search import Search, _one_row, rows_of
 
@@ -157,11 +158,63 @@ class Simulated:
 
 def swept(*machine):
     """A search on such a machine, before its races."""
-    search = Search(Simulated(*machine), "scan", [8 << k for k in range(16)])
+    return swept_on(Simulated(*machine), "scan")
+
+
+def swept_on(machine, collective):
+    search = Search(machine, collective, [8 << k for k in range(16)])
     for number in range(8):
         search.sweep(number, math.inf, lambda: None)
     search.fit([])
     return search
+
+
+class WithoutDefault(Simulated):
+    """The default is left out; tree takes as long, and linear is faster from 60 kB on."""
+
+    def candidates(self, collective, nbytes):
+        return [Candidate("linear"), Candidate("tree"), Candidate("mpi")]
+
+    def may_choose(self, collective, candidate):
+        return candidate.algorithm in ("linear", "tree")
+
+    def seconds(self, collective, candidate, nbytes):
+        known = {"tree": "recursive_doubling"}.get(candidate.algorithm, candidate.algorithm)
+        return super().seconds(collective, Candidate(known), nbytes)
+
+
+@pytest.mark.parametrize("collective", ["scan", "alltoallv"])
+def test_a_default_that_is_left_out_is_in_no_row(collective):
+    """The best by the models takes its place: in races, and where there was no time for one."""
+    search = swept_on(WithoutDefault(), collective)
+    for number in range(8):
+        search.visit(number, search.bench.now() + 0.5, lambda: None)
+    rows, races = search.rows(), search._races
+    assert search.not_measured() is None
+    if collective == "alltoallv":
+        assert rows == [(None, "linear", None)]
+        return
+    (upto, *short), long = rows
+    assert 16_000 < upto < 140_000
+    assert (short, long) == (["tree", None], (None, "linear", None))
+    search._races = {nbytes: race for nbytes, race in races.items() if nbytes > 1024}
+    assert [row[1] for row in search.rows()] == ["tree", "linear"]
+    assert search.not_measured() == "scan (8 to 1024 bytes)"
+
+
+def test_a_default_that_is_left_out_is_in_no_row_without_measurements():
+    """A barrier has one length, which counted as measured."""
+    search = Search(WithoutDefault(), "barrier", [0])
+    search.fit([])
+    search.visit(0, math.inf, lambda: None)
+    assert search.rows() == []
+    assert search.not_measured() == "barrier (any length)"
+
+
+def test_what_is_left_out_may_not_be_chosen():
+    bench = SimpleNamespace(without={"circulant", "mpi"}, mpi="all")
+    allowed = [Bench.may_choose(bench, "allreduce", Candidate(name)) for name in ("circulant", "mpi", "ring")]
+    assert allowed == [False, False, True]
 
 
 @pytest.mark.parametrize("seconds", [2, 0.2])

@@ -182,8 +182,46 @@ def test_rules_are_for_the_ranks_that_there_were():
     """Hosts of 1, 2 and 1 ranks."""
     table = for_openmpi()
     table.entries[0].layout = Layout(3, 2, 4)
-    assert "\n4  # ranks\n" in openmpi.classic(table)
-    assert "6  # ranks" not in openmpi.classic(table)
+    assert re.findall(r"(\d+)  # ranks", openmpi.classic(table)) == ["2", "4", "8"]
+
+
+def test_smaller_communicators_are_left_to_open_mpi():
+    """It uses the first rules for all of them."""
+    lines = openmpi.classic(for_openmpi()).splitlines()
+    first = next(i for i, text in enumerate(lines) if text.endswith("  # ranks"))
+    assert lines[first].startswith("2 ")
+    assert lines[first + 1].startswith("1  # rules")
+    assert lines[first + 2] == "0 0 0 0"
+    assert lines[first + 3] == "4  # ranks"
+
+
+def test_rules_for_open_mpi_are_of_open_mpi():
+    ours = for_openmpi().entries[0]
+    slow = {**ours.models, ("allreduce", "mpi", None): linear(1.0, 1.0)}
+    mixed = Table([ours, entry(mpi="MPICH 5.0", layout=ours.layout, models=slow)], "t.json")
+    for write in (openmpi.classic, openmpi.in_json):
+        assert write(mixed) == write(Table([ours]))
+        with pytest.raises(ValueError, match=r"^t\.json: no entry of Open MPI"):
+            write(Table(mixed.entries[1:], "t.json"))
+
+
+def test_rules_are_of_one_machine_and_one_open_mpi():
+    ours = for_openmpi().entries[0]
+    others = [entry(machine="ARM, 4 cores", layout=Layout(1, 8)), entry(mpi="Open MPI 4.1"), entry(mpi="*")]
+    for other in others:
+        both = Table([ours, other], "t.json")
+        with pytest.raises(ValueError, match=r"^t\.json: entries of .*; .*: choose one of these by --only") as raised:
+            openmpi.classic(both)
+        for place in ("Open MPI 5.0, AMD EPYC, 2 cores", f"{other.mpi}, {other.machine}"):
+            assert place in str(raised.value)
+        assert openmpi.classic(openmpi.only(both, "Open MPI 5.0, AMD")) == openmpi.classic(Table([ours]))
+
+
+def test_an_export_without_rules_says_why():
+    assert openmpi.missing(for_openmpi()) is None
+    assert "no models" in openmpi.missing(Table([entry()]))
+    models = {("bcast", "mpi", None): linear(1e-6, 1e-10), ("bcast", "binomial", None): linear(1e-6, 1e-10)}
+    assert "no algorithm is faster" in openmpi.missing(Table([entry(models=models)]))
 
 
 def test_rules_end_before_the_next_number_of_ranks():
@@ -218,11 +256,10 @@ def test_the_numbers_are_those_of_this_open_mpi():
                 assert theirs.endswith((name, alike.get(name, name))), (collective, name, theirs)
 
 
-@pytest.mark.parametrize(("name", "total"), [("naive", 1.0), ("recursive_doubling", 0.0)])
-def test_open_mpi_does_what_the_classic_file_says(name, total, tmp_path):
-    """In which order Open MPI adds tells which algorithm it runs: in rank order, or by pairs."""
+def total_on_4_ranks(name, layout, tmp_path):
+    """What each rank has from Open MPI's all-reduce under rules that name an algorithm for ``layout``."""
     models = {("allreduce", name, None): linear(1e-6, 1e-9), ("allreduce", "mpi", None): linear(5e-6, 3e-9)}
-    (tmp_path / "rules.conf").write_text(openmpi.classic(Table([entry(layout=Layout(2, 2), models=models)])))
+    (tmp_path / "rules.conf").write_text(openmpi.classic(Table([entry(layout=layout, models=models)])))
     flags = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll", "tuned,basic,libnbc,inter,self"]
     flags += ["--mca", "coll_tuned_dynamic_rules_filename", str(tmp_path / "rules.conf")]
     text = (
@@ -230,7 +267,21 @@ def test_open_mpi_does_what_the_classic_file_says(name, total, tmp_path):
         "w.Allreduce(n.array([1.0, 1e16, -1e16, 1.0][w.rank]), y); print(*y)"
     )
     done = mpiexec("openmpi", 4, "-c", text, flags=flags, timeout=60)
-    assert done.stdout.split() == [str(total)] * 4, done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    return [float(word) for word in done.stdout.split()]
+
+
+@pytest.mark.parametrize(("name", "total"), [("naive", 1.0), ("recursive_doubling", 0.0)])
+def test_open_mpi_does_what_the_classic_file_says(name, total, tmp_path):
+    """In which order Open MPI adds tells which algorithm it runs: in rank order, or by pairs."""
+    assert total_on_4_ranks(name, Layout(2, 2), tmp_path) == [total] * 4
+
+
+def test_open_mpi_chooses_for_fewer_ranks_than_the_classic_file_has(tmp_path):
+    """The same, whatever the file says of 8 ranks."""
+    naive, pairs = (total_on_4_ranks(name, Layout(2, 4), tmp_path) for name in ("naive", "recursive_doubling"))
+    assert naive == pairs
+    assert len(naive) == 4
 
 
 def test_the_json_file():
