@@ -164,12 +164,14 @@ _predefined: dict[int, Type] = {}
 
 
 def of_mpi(datatype: MPI.Datatype | str, argument: str) -> Type:
-    """The type for an MPI datatype or its code; TypeError for an unknown code, ValueError for a null datatype."""
+    """The type for an MPI datatype or its code; TypeError for anything else, ValueError for a null datatype."""
     if isinstance(datatype, str):
         try:
             datatype = MPI.Datatype.fromcode(datatype)
         except (KeyError, ValueError, TypeError) as e:
             raise TypeError(f"{argument}: {e}") from None
+    if not isinstance(datatype, MPI.Datatype):
+        raise TypeError(f"{argument}: {datatype!r} is no MPI datatype")
     if datatype == MPI.DATATYPE_NULL:
         raise ValueError(f"{argument}: the datatype is null")
     known = _predefined.get(datatype.handle)
@@ -215,14 +217,16 @@ def _code(datatype: MPI.Datatype) -> int | None:
 def _in_order(datatype: MPI.Datatype) -> bool:
     """Whether the data of a datatype without gaps are known to lie in memory in the order of the type map."""
     combiner: Any
-    base, combiner, _ = datatype.decode()
+    how: Any
+    base, combiner, how = datatype.decode()
     if combiner == "NAMED":
         return True
     try:
         return combiner in ("DUP", "CONTIGUOUS", "VECTOR", "HVECTOR", "RESIZED") and _made(base).dense
     finally:
-        if isinstance(base, MPI.Datatype) and not base.is_predefined:
-            base.Free()
+        for each in how["datatypes"] if combiner == "STRUCT" else [base]:
+            if not each.is_predefined:
+                each.Free()
 
 
 def _parts_of_mpi(datatype: MPI.Datatype) -> str:

@@ -89,7 +89,7 @@ def draft(collective: Collective, arguments: Arguments, peers: _core.Peers, rank
             raise ValueError(f"sendbuf has {sent} bytes for this rank itself, recvbuf {here}")
     else:  # arriving blocks must not overwrite blocks that have not been sent
         if isinstance(arguments.sendbuf, (list, tuple)):
-            _typed([MPI.BOTTOM, *arguments.sendbuf[1:]], "sendbuf", False, len(peers.targets))  # raises if it is wrong
+            _listed(arguments.sendbuf, "sendbuf", len(peers.targets))  # raises if it is wrong
         source = target
     return _draft(collective, source, target, ordered=False, copies=copied)
 
@@ -161,11 +161,24 @@ def _counted(spec: Any, argument: str, writable: bool, blocks: int) -> Blocks:
 
 
 def _typed(spec: Any, argument: str, writable: bool, blocks: int) -> Blocks:
-    """Blocks with counts, displacements in bytes, and types: ``[array, types]``, ``[array, (counts, displacements),
+    """Blocks with counts, displacements in bytes, and types."""
+    listed = _listed(spec, argument, blocks)
+    memory = spec[0]
+    address, nbytes, _, hold = memory_of(memory, MPI.BYTE, argument, writable)
+    room = None if memory is None or memory is MPI.BOTTOM else nbytes
+    found = []
+    for number, (count, displ, kind) in enumerate(listed):
+        _check(argument, number, kind, count, displ, room, memory)
+        found.append((address + displ, count, kind))
+    return found, (memory, spec[-1], hold)
+
+
+def _listed(spec: Any, argument: str, blocks: int) -> list[tuple[int, int, Type]]:
+    """Count, displacement in bytes, and type of each block of ``[array, types]``, ``[array, (counts, displacements),
     types]`` or ``[array, counts, displacements, types]``. Without counts a block is one element from the start on."""
     if not isinstance(spec, (list, tuple)) or not 2 <= len(spec) <= 4:
         raise TypeError(f"{argument}: expected [buffer, counts, displacements, datatypes]")
-    memory, *middle, types = spec
+    _, *middle, types = spec
     if len(middle) == 1:
         if not isinstance(middle[0], (list, tuple)) or len(middle[0]) != 2:
             raise TypeError(f"{argument}: expected (counts, displacements), got {middle[0]!r}")
@@ -175,23 +188,22 @@ def _typed(spec: Any, argument: str, writable: bool, blocks: int) -> Blocks:
                       for values, default in zip(given, (1, 0), strict=True))  # fmt: skip
     if not isinstance(types, (list, tuple)) or len(types) != blocks:
         raise TypeError(f"{argument}: expected a list of {blocks} datatypes, one for each block")
-    address, nbytes, _, hold = memory_of(memory, MPI.BYTE, argument, writable)
-    room = None if memory is None or memory is MPI.BOTTOM else nbytes
-    found = []
-    for number, (count, displ, datatype) in enumerate(zip(counts, displs, types, strict=True)):
-        kind = of_mpi(datatype, argument)
-        _check(argument, number, kind, count, displ, room, memory)
-        found.append((address + displ, count, kind))
-    return found, (memory, types, hold)
+    if min(counts, default=0) < 0:
+        raise ValueError(f"{argument}: a count is negative: {min(counts)}")
+    return [(counts[i], displs[i], of_mpi(types[i], argument)) for i in range(blocks)]
 
 
 def _check(argument: str, number: int, kind: Type, count: int, displ: int, room: int | None, memory: Any) -> None:
-    """ValueError unless block ``number`` lies in a buffer of ``room`` bytes (None: anywhere)."""
-    if count < 0:
-        raise ValueError(f"{argument}: a count is negative: {count}")
-    if memory is None and count * kind.size:
+    """ValueError unless block ``number`` lies in a buffer of ``room`` bytes (None: anywhere in memory)."""
+    if count * kind.size == 0:
+        return
+    if memory is None:
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
-    if room is None or count * kind.size == 0:
+    if room is None:
+        if not 0 <= displ <= displ + count * max(kind.extent, kind.size) < 1 << 63:
+            raise ValueError(
+                f"{argument}: block {number}, of {count} elements from address {displ} on, is beyond any memory"
+            )
         return
     ends = displ, displ + (count - 1) * kind.extent
     if min(ends) + kind.lower < -room_before(memory) or max(ends) + kind.upper > room:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arguments.buffers import AVG, REPRODUCIBLE_SUM, op_code
-from ..arguments.calls import checked_flag, checked_root
+from ..arguments.calls import checked_root
 from ..arguments.datatypes import DTYPE_CODES
-from ..arguments.timeouts import checked_timeout
 from ..core import _core
 from ..core.interfaces import Caller
 from ..diagnostics import deaths
@@ -64,7 +63,6 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
     __slots__ = ("_context",)  # which compiled code reads
 
     _context: MPIContext | None
-    _inherited: Mapping[str, Any] = {}  # settings to begin with: those of the communicator that this one was made from
     _alone = False  # whether nobody else can have a handle to MPI's communicator, so that it dies with this object
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
@@ -104,20 +102,6 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         elif plain != MPI.COMM_NULL:
             self._enter()
         return self
-
-    def _inherit(self, parent: MPI.Comm | None) -> None:
-        """Begin without a context, and with the settings of the communicator that this one is made from."""
-        self._context = None
-        if isinstance(parent, Communicator):
-            self._inherited = parent._settings
-
-    @property
-    def _settings(self) -> Mapping[str, Any]:
-        """The settings that communicators made from this one begin with."""
-        context = self._context
-        if context is None:
-            return self._inherited
-        return {"timeout": context.timeout, "deterministic": context.deterministic}
 
     @classmethod
     def in_place_of(cls, comm: MPI.Intracomm) -> Communicator:
@@ -180,19 +164,6 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         last = None if self._context is None else self._context.last
         return None if last is None else Record(*last)
 
-    @property
-    def timeout(self) -> float | None:
-        """Seconds after which a call that this rank waits for raises CollectiveTimeout; None: never.
-
-        The default is that of the parent communicator, or rank 0's ``COLLECTIVES_TIMEOUT``. Each rank may set its own
-        value; ``timeout=`` of a call takes precedence.
-        """
-        return self._enter().timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float | None) -> None:
-        self._enter().timeout = checked_timeout(seconds)
-
     def trace(self, path: str | os.PathLike[str], *, events: int = EVENTS) -> Trace:
         """``with comm.trace("file.json"): ...`` records a timeline of all ranks; see docs/tracing.md.
 
@@ -226,19 +197,6 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         told = path if seconds is None else f"{path}; expected {seconds * 1e6:.3g} us"
         return told if context.apart is None else f"{told} ({context.apart})"
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether reductions fold in rank order by default; it must be the same on all ranks.
-
-        The ``deterministic`` argument of a call takes precedence. Communicators made from this one begin with its
-        setting. See docs/reproducibility.md.
-        """
-        return bool(self._settings.get("deterministic"))
-
-    @deterministic.setter
-    def deterministic(self, value: bool) -> None:
-        self._enter().deterministic = checked_flag(value, "deterministic")
-
     def __repr__(self) -> str:
         """This rank, the ranks and hosts, and by what the ranks exchange data: ``engine``; a local call."""
         name = type(self).__name__
@@ -258,7 +216,7 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
     # Arrays on the heap
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        """A new, uninitialized array in memory that the ranks of this node share, so that collectives copy nothing.
+        """A new, uninitialized array in memory that the ranks of this node share: they read it without a copy.
 
         The call is local, and the array can be used with every communicator. Raises TypeError for
         a ``dtype`` with Python objects, ValueError for a negative or too great length, MemoryError if shared memory is
@@ -322,15 +280,23 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
 
     def Free(self) -> None:
         """Complete the calls under way and free the communicator with its duplicate; collective."""
+        self._end(super().Free, "Free")
+
+    def Disconnect(self) -> None:
+        """Complete all communication on the communicator and free it, as :meth:`Free` does; collective."""
+        self._end(super().Disconnect, "Disconnect")
+
+    def _end(self, end: Callable[[], None], method: str) -> None:
+        """Free the library's side, and then the communicator by ``end``, which is MPI's ``method``."""
         self._refuse_if_freed()
         if self in _PREDEFINED.values():
-            super().Free()  # raises MPI's error
+            end()  # raises MPI's error
         context = self._context
         if context is not None and context.broken is None:
             context.check()
             self._free_mover()
             context.take_turn()  # and never give it back
-            with deaths.named(self, "Free"):
+            with deaths.named(self, method):
                 context.free()
         if context is not None:
             self._finalizer.detach()
@@ -339,12 +305,8 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
                 lifetime.keep(context)
                 self._become_null()
                 return
-        with deaths.named(self, "Free"):
-            super().Free()
-
-    def Disconnect(self) -> None:
-        """Complete all communication on the communicator and free it, by :meth:`Free`; collective."""
-        self.Free()
+        with deaths.named(self, method):
+            end()
 
 
 def _as_the_core_asks(comm: Communicator) -> Caller:

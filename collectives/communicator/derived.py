@@ -1,12 +1,15 @@
-"""Methods that make communicators from a communicator, and return them as classes of this library."""
+"""Methods that make communicators from a communicator, as classes of this library, and the settings these inherit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..arguments.calls import checked_flag
+from ..arguments.timeouts import checked_timeout
 from ..diagnostics import deaths
 from ..errors import CollectiveError
 from ..runtime.meeting import Making, meeting
@@ -27,17 +30,73 @@ def _made(parent: Derived, name: str, plain: MPI.Comm, making: Making | None = N
 
 
 class Derived(MPI.Intracomm):
-    """Methods of :class:`collectives.Communicator` that make others; it derives from this class."""
+    """Methods of :class:`collectives.Communicator`, which derives from this class, that make others, and the settings.
+
+    A duplicate that ``Idup`` began has no context yet. Its settings are local all the same, and kept for its context.
+    """
 
     _kinds: dict[str, Any] = {}  # this library's classes by name; filled by the module that defines them
     _adopt: Any
-    _inherit: Any
     _enter: Any
     _context: MPIContext | None
+    _inherited: Mapping[str, Any] = {}  # settings to begin with: those of the communicator that this one was made from
 
     if TYPE_CHECKING:
 
         def _refuse_if_freed(self) -> None: ...
+
+    def _inherit(self, parent: MPI.Comm | None) -> None:
+        """Begin without a context, and with the settings of the communicator that this one is made from."""
+        self._context = None
+        if isinstance(parent, Derived):
+            self._inherited = parent._settings
+
+    @property
+    def _begun_by_idup(self) -> bool:
+        """Whether it is a duplicate that ``Idup`` began, and has no context yet."""
+        return self._context is None and self != MPI.COMM_NULL
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        """The settings that communicators made from this one begin with."""
+        context = self._context
+        if context is None:
+            return self._inherited
+        return {"timeout": context.timeout, "deterministic": context.deterministic}
+
+    def _set(self, name: str, value: Any) -> None:
+        """Change a setting."""
+        if self._begun_by_idup:
+            self._inherited = {**self._inherited, name: value}
+        else:
+            setattr(self._enter(), name, value)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds after which a call that this rank waits for raises CollectiveTimeout; None: never.
+
+        The default is that of the parent communicator, or rank 0's ``COLLECTIVES_TIMEOUT``. Each rank may set its own
+        value; ``timeout=`` of a call takes precedence.
+        """
+        seconds: float | None = self._settings.get("timeout") if self._begun_by_idup else self._enter().timeout
+        return seconds
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._set("timeout", checked_timeout(seconds))
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether reductions fold in rank order by default; it must be the same on all ranks.
+
+        The ``deterministic`` argument of a call takes precedence. Communicators made from this one begin with its
+        setting. See docs/reproducibility.md.
+        """
+        return bool(self._settings.get("deterministic"))
+
+    @deterministic.setter
+    def deterministic(self, value: bool) -> None:
+        self._set("deterministic", checked_flag(value, "deterministic"))
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
         """A duplicate of the same class, with the hints in ``info`` or this communicator's; collective."""
@@ -55,7 +114,8 @@ class Derived(MPI.Intracomm):
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
         """Begin a duplicate of the same class; returns it with a request.
 
-        The duplicate can be used once the request is complete. Its first collective sets up the library's side.
+        The duplicate can be used once the request is complete. Its first collective, ``with comm.group()`` or
+        ``explain`` sets up the library's side. That waits for all ranks to do so, and a non-blocking call does, too.
         """
         self._refuse_if_freed()
         with deaths.named(self, "Idup"):
@@ -144,6 +204,10 @@ class Derived(MPI.Intracomm):
         members = rehearsal.group(self, group)
         if self.rank not in members:
             return _made(self, "Communicator", super().Create_group(group, tag))
+        if self._begun_by_idup:  # a set-up would wait for the ranks that are not in the group
+            with deaths.named(self, "Create_group"):
+                plain = super().Create_group(group, tag)
+            return _made(self, "Communicator", plain)
         context = self._enter()
         with context.in_turn(), self._making("Create_group", members, context.meeting_tag(tag)) as making:
             with deaths.named(self, "Create_group"):

@@ -188,11 +188,10 @@ class Nonblocking(Blocking):
 
 
 def _ends_now(operation: _core.Operation) -> bool:
-    """Whether an operation has ended, or does so within a moment: MPI's waits see the end of its request just before.
+    """Whether an operation has ended, or is about to: MPI's waits see the end of its request a moment before.
 
-    The progress thread may lose its core between the two, so the moment is 50 ms long.
+    The progress thread may lose its core between the two, so the moment may be long.
     """
-    end = time.monotonic() + 0.05
-    while not operation.done and time.monotonic() < end:
-        time.sleep(0)
+    while operation.ending:
+        time.sleep(1e-5)
     return bool(operation.done)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
 __all__ = ["adjacent", "cart", "dist_graph", "graph", "group", "rehearse", "sub"]
 
+_alone = threading.RLock()  # calls on MPI_COMM_SELF come one by one; a signal handler may make one within another
+
 
 def rehearse(method: str, *args: Any) -> None:
     """Call ``method`` on MPI_COMM_SELF, and free the communicator made; raises the errors of MPI and mpi4py."""
-    made = getattr(MPI.Intracomm(MPI.COMM_SELF), method)(*args)
-    if made != MPI.COMM_NULL:
-        made.Free()
+    with _alone:
+        made = getattr(MPI.Intracomm(MPI.COMM_SELF), method)(*args)
+        if made != MPI.COMM_NULL:
+            made.Free()
 
 
 def group(comm: MPI.Intracomm, chosen: Any) -> list[int]:
@@ -42,7 +46,7 @@ def group(comm: MPI.Intracomm, chosen: Any) -> list[int]:
 
 def cart(comm: MPI.Intracomm, dims: Any, periods: Any, reorder: Any) -> None:
     """Check the arguments of Create_cart; MPI.Exception if ``dims`` are not positive or need too many ranks."""
-    lengths = [operator.index(length) for length in dims]
+    lengths = _integers(dims)
     if any(length < 1 for length in lengths) or math.prod(lengths) > comm.size:
         raise MPI.Exception(MPI.ERR_DIMS)
     rehearse("Create_cart", [1] * len(lengths), periods, reorder)
@@ -50,17 +54,18 @@ def cart(comm: MPI.Intracomm, dims: Any, periods: Any, reorder: Any) -> None:
 
 def sub(comm: MPI.Cartcomm, remain_dims: Any) -> None:
     """Check the arguments of Sub; mpi4py wants a flag for each dimension of ``comm``."""
-    grid = MPI.Intracomm(MPI.COMM_SELF).Create_cart([1] * comm.ndim)
-    try:
-        grid.Sub(remain_dims).Free()
-    finally:
-        grid.Free()
+    with _alone:
+        grid = MPI.Intracomm(MPI.COMM_SELF).Create_cart([1] * comm.ndim)
+        try:
+            grid.Sub(remain_dims).Free()
+        finally:
+            grid.Free()
 
 
 def graph(index: Any, edges: Any) -> None:
     """Check that the arguments of Create_graph are integers; mpi4py takes them in two forms."""
-    for number in [*index, *edges]:
-        operator.index(number)
+    for numbers in (index, edges):
+        _integers(numbers)
 
 
 def adjacent(comm: MPI.Intracomm, sources: Any, destinations: Any, *more: Any) -> None:
@@ -75,8 +80,13 @@ def dist_graph(comm: MPI.Intracomm, sources: Any, degrees: Any, destinations: An
     rehearse("Create_dist_graph", [0] * len(begins), degrees, [0] * len(ends), *more)
 
 
-def _ranks(given: Iterable[Any] | None, size: int) -> list[int]:
-    ranks = [operator.index(rank) for rank in given or ()]
+def _integers(given: Sequence[Any]) -> list[int]:
+    """The items of ``given``, an array too, read as mpi4py reads them: a generator or a set is a TypeError."""
+    return [operator.index(given[i]) for i in range(len(given))]
+
+
+def _ranks(given: Sequence[Any] | None, size: int) -> list[int]:
+    ranks = [] if given is None else _integers(given)
     if any(rank not in range(size) for rank in ranks):
         raise MPI.Exception(MPI.ERR_RANK)
     return ranks

@@ -288,7 +288,7 @@ cdef class Calls:
         raise NotImplementedError
 
     def interrupted(self, operation, error):
-        """Give up a blocking operation after an exception, if it is under way and the communicator is not broken."""
+        """Give up a blocking operation after an exception, unless it has ended well or its failure is recorded."""
         raise NotImplementedError
 
     def torn(self, collective, error):

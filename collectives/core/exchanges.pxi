@@ -129,7 +129,8 @@ cdef bint counted_blocks(object spec, bint writable, int n, bint typed, Block *b
     if types is not None and not typed and types is not BYTE and not names_type_of(types, v):
         return False
     for i in range(n):
-        size = bytes_of_type(types[i], v) if typed else size
+        if typed:
+            size = 0 if types[i] is None else bytes_of_type(types[i], v)
         if not size or not take_integer(counts[i], &count):
             return False
         if displs is not None and not take_integer(displs[i], &place):

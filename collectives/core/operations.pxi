@@ -187,6 +187,11 @@ cdef class Operation:
         """Whether a queued operation has ended."""
         return self.request.status != COLL_PENDING
 
+    @property
+    def ending(self):
+        """Whether a queued operation ends now: MPI's waits may have seen the end of its request, but it is not done."""
+        return self.request.status == COLL_PENDING and self.request.ended != 0
+
     def waited_in_mpi(self, double main_since):
         """Seconds for which MPI's own wait has lasted; 0.0 if MPI does not wait, or does not tell (Open MPI).
 

@@ -137,10 +137,14 @@ class Context(Waiting):
     def run(self, operation: _core.Operation, source: int, target: int, buffers: Any, timeout: float | None) -> None:
         """Run a blocking operation on the memory at ``source`` and ``target``, which ``buffers`` keep alive."""
         try:
-            operation.start(source, target, self._tag_of(operation), buffers)
-            self.wait(operation, timeout)
+            try:
+                operation.start(source, target, self._tag_of(operation), buffers)
+                self.wait(operation, timeout)
+            except BaseException as e:
+                self.fail(operation, e)
         except BaseException as e:
-            self.fail(operation, e)
+            self.interrupted(operation, e)
+            raise
         operation.release()
 
     def queue(
@@ -171,9 +175,13 @@ class Context(Waiting):
             self.fail(operation, e)
 
     def interrupted(self, operation: _core.Operation, error: BaseException) -> None:
-        """Give up a blocking operation after an exception, if it is under way and the communicator is not broken."""
+        """Give up a blocking operation after an exception, unless it has ended well or :meth:`fail` has recorded it.
+
+        A signal's handler may raise at the begin of ``fail``, so that an operation which has ended with an error is not
+        recorded.
+        """
         plan: Any = operation.plan
-        if self.broken is None and (plan.pending if isinstance(plan, _core.NodePlan) else plan.busy):
+        if self.broken is None and plan.busy:
             self.note(operation, error)
 
     def free(self) -> None:

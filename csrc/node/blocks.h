@@ -121,4 +121,22 @@ static inline int needs_table(const coll_node_call *c) {
     return c->message.cuts && (c->message.kind == COLL_NODE_SCATTER || c->message.kind == COLL_NODE_ALLTOALL);
 }
 
+/* Whether rank d reads what this rank publishes: one for which the block is empty takes it without a look. */
+static inline int reads(const coll_node_call *c, int d) {
+    return takes(c, c->node->rank, d) && (!needs_table(c) || published(c, d).count);
+}
+
+/* The offset of this rank's input in its heap, or 0 unless all that others read lies there: blocks with places of their
+ * own may be parts of several arrays. */
+static inline uint64_t input_in_heap(const coll_node_call *c) {
+    const coll_node_message *m = &c->message;
+    uint64_t offset = offset_in_heap(c->node, m->input);
+    for (int d = 0; m->input_starts && offset && d < c->node->size; d++) {
+        range s = published(c, d);
+        if (reads(c, d) && !offset_in_heap(c->node, (const char *)m->input + (s.first + s.count) * m->itemsize - 1))
+            return 0;
+    }
+    return offset;
+}
+
 #endif

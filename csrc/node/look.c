@@ -8,7 +8,7 @@ static int keeps_room(const coll_node_call *c, int q) {
         return 0;
     if (c->staged < c->slots)
         return !reached(&a->done, c->after);
-    return takes(c, c->node->rank, q) && !reached(&a->reduced, progress_of(c, c->staged - c->slots + 1));
+    return reads(c, q) && !reached(&a->reduced, progress_of(c, c->staged - c->slots + 1));
 }
 
 /* Whether rank q has not yet published what this rank takes next. Data in its line or in its arrays are published by
@@ -30,7 +30,7 @@ static int pull_waits_for(const coll_node_call *c, int q) {
         return 1;
     if (!c->copied)
         return withholds(c, q);
-    return c->staged >= c->segments && takes(c, c->node->rank, q) && !reached(&c->node->peers[q].area->done, c->number);
+    return c->staged >= c->segments && reads(c, q) && !reached(&c->node->peers[q].area->done, c->number);
 }
 
 /* Whether the call waits for rank q at present. */

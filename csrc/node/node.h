@@ -101,9 +101,10 @@ typedef struct {
 typedef struct {
     coll_node *node;
     coll_node_message message;
-    uint64_t number; /* in the group; the call begins when all calls with lower numbers have ended */
-    uint64_t word;   /* what the lines of this rank and of the others must say in this call */
-    uint64_t common; /* hash of this and earlier calls, equal on all ranks; it reveals earlier calls that differed */
+    uint64_t number;  /* in the group; the call begins when all calls with lower numbers have ended */
+    uint64_t word;    /* what the lines of this rank and of the others must say in this call */
+    uint64_t common;  /* hash of this and earlier calls, equal on all ranks; it reveals earlier calls that differed */
+    uint64_t in_heap; /* offset of the input in this rank's heap, if all that others read of it lies there, else 0 */
     int state, status, everything_shared, inlined;
     int in_private; /* whether the others read the input in this process's private memory */
     int segments, claimed, staged, reduced, copied;

@@ -50,17 +50,16 @@ static size_t private_from(const coll_node_call *c) {
     }
 }
 
-/* Whether the system reads it for other processes: it does not read the memory of devices, nor what is pinned for them,
- * which the processor can read. */
-static int is_ordinary(const void *memory) {
+/* Whether the system reads the input for other processes: it does not read the memory of devices, nor what is pinned
+ * for them, which the processor can read. */
+static int is_ordinary(const coll_node_call *c) {
     char byte;
-    return !coll_heap_read_private(getpid(), &byte, (uint64_t)(uintptr_t)memory, 1);
+    return !coll_heap_read_private(getpid(), &byte, (uint64_t)(uintptr_t)c->message.input, 1);
 }
 
 static int read_in_private(const coll_node_call *c) {
     size_t blocks = c->message.kind == COLL_NODE_BCAST ? 1 : (size_t)c->node->size;
-    return c->node->reads_private && bytes_of(c) / blocks >= private_from(c) &&
-           !offset_in_heap(c->node, c->message.input) && is_ordinary(c->message.input);
+    return c->node->reads_private && !c->in_heap && bytes_of(c) / blocks >= private_from(c) && is_ordinary(c);
 }
 
 /* Puts the segments in the next place of the ring that is long enough, or in all of it in turn. */
@@ -70,6 +69,7 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
     size_t unit = lines_of(part * c->message.itemsize) * parts;
     if (unit > STAGING / 2)
         return COLL_ERR_ARGUMENT;
+    c->in_heap = input_in_heap(c);
     c->in_private = read_in_private(c);
     c->segment = part;
     c->segment_bytes = unit;
@@ -83,7 +83,7 @@ static int take_place(coll_node_call *c, size_t longest, size_t total) {
 
 /* Whether the input is read in place: on the heap, unless the result overwrites it, or in private memory. */
 static int stays_put(const coll_node_call *c) {
-    if (!offset_in_heap(c->node, c->message.input))
+    if (!c->in_heap)
         return c->in_private;
     return bytes_of(c) > c->node->limits.copy && !(folds(c) && c->message.input == c->message.output);
 }
@@ -91,7 +91,7 @@ static int stays_put(const coll_node_call *c) {
 static void say_where(coll_node_call *c) {
     coll_node *n = c->node;
     arrival *a = &n->peers[n->rank].arrival;
-    a->input = stays_put(c) ? offset_in_heap(n, c->message.input) : 0;
+    a->input = stays_put(c) ? c->in_heap : 0;
     a->private = stays_put(c) && !a->input ? (uint64_t)(uintptr_t)c->message.input : 0;
     a->staging = (uint64_t)(n->work - n->peers[n->rank].base);
     a->at = c->at;
@@ -169,7 +169,7 @@ static void keep_own(const coll_node_call *c) {
 static int slot_in_use(const coll_node_call *c, int k) {
     const coll_node *n = c->node;
     for (int d = 0; d < n->size; d++)
-        if (takes(c, n->rank, d) && !reached(&n->peers[d].area->reduced, progress_of(c, k - c->slots + 1)))
+        if (reads(c, d) && !reached(&n->peers[d].area->reduced, progress_of(c, k - c->slots + 1)))
             return 1;
     return 0;
 }
@@ -370,7 +370,7 @@ static int fold_next(coll_node_call *c, int *moved) {
 static int released(const coll_node_call *c) {
     const coll_node *n = c->node;
     for (int d = 0; d < n->size; d++)
-        if (takes(c, n->rank, d) && !reached(&n->peers[d].area->done, c->number))
+        if (reads(c, d) && !reached(&n->peers[d].area->done, c->number))
             return 0;
     return 1;
 }

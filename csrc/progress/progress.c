@@ -175,6 +175,7 @@ void coll_queue_forget(void) {
 /* A request begins here if it is the only one, so that it costs no change of threads, else in the next pass. */
 int coll_progress_submit(coll_request *r) {
     r->withdrawn = 0;
+    r->ended = 0;
     atomic_store_explicit(&r->status, COLL_PENDING, memory_order_relaxed);
     int code = coll_thread_start();
     if (code != COLL_OK)

@@ -28,7 +28,7 @@ struct coll_request {
     const coll_mpi_api *mpi;
     intptr_t handle; /* MPI's generalized request; completed with the task */
     int *handle_status;
-    uint64_t ended; /* ticks when it ended */
+    _Atomic uint64_t ended; /* ticks when it ended, set before MPI completes its request; 0 before */
 };
 
 /* Queue a request whose task has been started, and move it for the first time unless another thread goes through the

@@ -140,6 +140,23 @@ def test_places_beyond_any_memory(comm, spec):
     assert y == 1
 
 
+@pytest.mark.parametrize("displ", [-8, 2**63 - 4, 2**70])
+def test_blocks_beyond_any_memory(comm, displ):
+    """By absolute addresses: as above. Displacements of empty blocks, or beside IN_PLACE, have no meaning."""
+    y = np.ones(1, "i4")
+    beyond, right = [MPI.BOTTOM, [1], [displ], [MPI.INT]], [y, [1], [0], [MPI.INT]]
+    for call in (comm.Alltoallw, comm.Ialltoallw, comm.Alltoallw_init):
+        with pytest.raises(ValueError, match="^sendbuf: block 0, .* is beyond any memory"):
+            call(beyond, right)
+        with pytest.raises(ValueError, match="^recvbuf: block 0, .* is beyond any memory"):
+            call(right, beyond)
+    comm.Alltoallw([MPI.BOTTOM, [0], [displ], [MPI.INT]], [y, [0], [0], [MPI.INT]])
+    comm.Alltoallw([MPI.IN_PLACE, [1], [displ], [MPI.INT]], right)
+    x = np.array([7], "i4")
+    comm.Alltoallw([MPI.BOTTOM, [1], [MPI.Get_address(x)], [MPI.INT]], right)
+    assert y == 7
+
+
 @pytest.mark.parametrize("count", [1, 3, 2**31 - 1])
 def test_elements_that_do_not_advance(comm, count):
     """Datatypes of extent 0 and below: as many elements as one likes in little memory, but not in none."""

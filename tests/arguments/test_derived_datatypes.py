@@ -1,10 +1,12 @@
 """Derived datatypes: packed in pieces, compared by their basic types, and freed while a call needs them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from collectives.arguments import packing, reductions
+from collectives.arguments import datatypes, packing, reductions
 from collectives.arguments.calls import COLLECTIVES, Arguments
 from collectives.arguments.datatypes import PAIRS, of_mpi
 from collectives.arguments.packing import Packed
@@ -50,6 +52,15 @@ def test_a_users_op_takes_one_datatype(comm, add, options):
     assert y[:6].tolist() == [0, 1, 2, 3, 4, 5]
     gaps.Free()
     run.Free()
+
+
+def test_the_datatypes_in_a_struct_are_freed():
+    """MPI returns new handles of them, which would keep them for ever."""
+    inner = MPI.INT.Create_contiguous(2)
+    kind = SimpleNamespace(decode=lambda: (MPI.DATATYPE_NULL, "STRUCT", {"datatypes": [inner, MPI.INT]}))
+    assert not datatypes._in_order(kind)
+    assert inner == MPI.DATATYPE_NULL
+    assert MPI.INT.Get_size() == 4
 
 
 def test_a_datatype_that_is_freed_is_kept_for_a_users_op(add):

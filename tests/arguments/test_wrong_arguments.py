@@ -72,6 +72,24 @@ def test_all_to_alls_in_place_have_counts_for_all_ranks(comm, options):
     assert x.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("item", [None, np.dtype("f8"), float, 5], ids=repr)
+def test_every_item_of_a_list_of_datatypes_is_one(comm, item):
+    """Before the first call that is right, and after it, when others take the fast path."""
+    x, y = np.arange(3.0), np.zeros(3)
+    right, wrong = ([[y if writable else x, ([3], [0]), [kind]] for writable in (False, True)]
+                    for kind in (MPI.DOUBLE, item))  # fmt: skip
+    for _ in range(3):
+        for call in (comm.Alltoallw, comm.Ialltoallw, comm.Alltoallw_init):
+            with pytest.raises(TypeError, match="^sendbuf: .* is no MPI datatype"):
+                call(wrong[0], right[1])
+            with pytest.raises(TypeError, match="^recvbuf: .* is no MPI datatype"):
+                call(right[0], wrong[1])
+        assert not y.any()
+        comm.Alltoallw(*right)
+        assert y.tolist() == [0, 1, 2]
+        y[:] = 0
+
+
 def test_in_place_where_nothing_is_in_place(comm):
     x = np.zeros(0)
     for spec in (IN_PLACE, [IN_PLACE, 0], [IN_PLACE, 0, "d"], [IN_PLACE, 3, "d"], [IN_PLACE, "d"]):

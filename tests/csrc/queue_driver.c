@@ -129,6 +129,30 @@ static void wakes(void) {
     }
 }
 
+static fake *told; /* whose end MPI hears of */
+
+static int completed(intptr_t handle, int *status) {
+    (void)handle, (void)status;
+    expect(told->request.ended != 0 && !ended(told), "MPI's request ends in the wrong place", 0);
+    return COLL_OK;
+}
+
+/* After the end of its request of MPI's, but before its own, a call differs from one under way, also a repeated call. */
+static void ends_in_mpi_first(void) {
+    coll_mpi_api mpi = {.request_complete = completed};
+    int status;
+    fake f = {.request = {.mpi = &mpi, .handle_status = &status}};
+    told = &f;
+    for (int i = 0; i < 3; i++) {
+        f.done = 0;
+        submit(&f);
+        expect(f.request.ended == 0 && !ended(&f), "under way, but ends; turn", i);
+        f.done = 1;
+        while (!ended(&f) || coll_progress_outstanding())
+            coll_progress_poll();
+    }
+}
+
 int main(void) {
     fake *all = calloc(MANY + 1, sizeof *all);
     begins(all);
@@ -136,6 +160,7 @@ int main(void) {
     beside(all, &all[MANY]);
     ends(all, MANY + 1);
     wakes();
+    ends_in_mpi_first();
     coll_progress_stop(0);
     free(all);
     printf("all right\n");

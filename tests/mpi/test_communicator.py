@@ -86,15 +86,6 @@ def test_made_from_another_keeps_the_type(world, make):
     assert made == MPI.COMM_NULL
 
 
-def test_nonblocking_duplicates(world):
-    for start in (world.Idup, world.Idup_with_info):
-        made, request = start(MPI.INFO_NULL) if start is not world.Idup else start()
-        request.Wait()
-        assert type(made) is Communicator
-        assert total(made) == SIZE
-        made.Free()
-
-
 def test_parts(world):
     half = world.Split(RANK % 2, RANK)
     assert total(half) == half.size == (SIZE + 1 - RANK % 2) // 2

@@ -5,6 +5,7 @@ gaps, and the parts of neighbours that do not exist, must stay as they were.
 """
 
 import itertools
+import mmap
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ UNTOUCHED = -7.0
 NAMES = ["neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv", "neighbor_alltoallw"]
 WAYS = [{}, {"algorithm": "pairwise"}, {"algorithm": "linear"}, {"engine": "python"}]
 SEEDS = range(12)
+#: Mapped when this file is read, before there is a communicator: it lies above the heap, as later memory does not.
+EARLY = np.frombuffer(mmap.mmap(-1, 8000))
 
 
 class Side:
@@ -208,6 +211,22 @@ def test_alltoallw_in_place(world):
         y = np.zeros(SIZE)
         comm.Alltoallw([x, [MPI.DOUBLE] * SIZE], [y, [1] * SIZE, [8 * q for q in range(SIZE)], [MPI.DOUBLE] * SIZE])
         assert y.tolist() == WORLD.allgather(x[0])  # where they are not given, counts are 1 and places 0
+
+
+def test_alltoallw_from_several_arrays(world):
+    """By absolute addresses, in the shared memory of the node and elsewhere; the lowest one is in the shared memory."""
+    n, counts, types = EARLY.size, [EARLY.size] * SIZE, [MPI.DOUBLE] * SIZE
+    arrays = [world.empty(n), EARLY]
+    assert MPI.Get_address(arrays[0]) < MPI.Get_address(EARLY)
+    for i, array in enumerate(arrays):
+        array[:] = 10 * RANK + i
+    for shift in (0, 1):
+        sent = [MPI.BOTTOM, counts, [MPI.Get_address(arrays[(q + shift) % 2]) for q in range(SIZE)], types]
+        for call in (world.Alltoallw, lambda *buffers: world.Ialltoallw(*buffers).Wait()):
+            y = np.full((SIZE, n), -1.0)
+            call(sent, [y, counts, [8 * n * q for q in range(SIZE)], types])
+            assert (y == [[10 * q + (RANK + shift) % 2] for q in range(SIZE)]).all()
+    world.Barrier()  # the communicator is as good as before
 
 
 def test_what_ran_is_told(world):
