@@ -137,7 +137,8 @@ static int completed(intptr_t handle, int *status) {
     return COLL_OK;
 }
 
-/* After the end of its request of MPI's, but before its own, a call differs from one under way, also a repeated call. */
+/* After the end of its request of MPI's, but before its own, a call differs from one under way, also a repeated call.
+ */
 static void ends_in_mpi_first(void) {
     coll_mpi_api mpi = {.request_complete = completed};
     int status;
