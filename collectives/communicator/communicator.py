@@ -290,7 +290,7 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         """Free the library's side, and then the communicator by ``end``, which is MPI's ``method``."""
         self._refuse_if_freed()
         if self in _PREDEFINED.values():
-            end()  # raises MPI's error
+            super().Free()  # raises MPI's error, which not every MPI's Disconnect does
         context = self._context
         if context is not None and context.broken is None:
             context.check()

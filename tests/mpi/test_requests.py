@@ -1,6 +1,7 @@
 """Non-blocking and persistent all-reduce: many in flight, waited for in any order and by any of MPI's waits."""
 
 import gc
+import itertools
 import sys
 import time
 from unittest import mock
@@ -200,11 +201,13 @@ def test_persistent_started_as_soon_as_mpi_has_waited(world):
         plan.Free()
 
 
-def test_a_start_waits_for_what_is_about_to_end():
+def test_a_start_waits_for_what_is_about_to_end(monkeypatch):
     """However long that takes: the progress thread may have lost its core, and the whole process its share."""
-    operation, end = mock.Mock(spec=["done", "ending"]), time.monotonic() + 0.2
-    type(operation).ending = mock.PropertyMock(side_effect=lambda: time.monotonic() < end)
-    type(operation).done = mock.PropertyMock(side_effect=lambda: time.monotonic() >= end)
+    clock = mock.Mock(spec=["sleep", "monotonic"], **{"monotonic.side_effect": itertools.count()})  # a second per look
+    monkeypatch.setattr(nonblocking, "time", clock)
+    operation = mock.Mock(spec=["done", "ending"])
+    type(operation).ending = mock.PropertyMock(side_effect=[True] * 100 + [False])
+    type(operation).done = mock.PropertyMock(side_effect=lambda: clock.sleep.call_count == 100)
     assert nonblocking._ends_now(operation)
     assert nonblocking._ends_now(mock.Mock(done=True, ending=False))
     assert not nonblocking._ends_now(mock.Mock(done=False, ending=False))  # under way
