@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..errors import PeerFailure
 from ..system import mpi_library
 
-__all__ = ["are_told", "by_death", "ended", "failure", "means_death", "missed", "named"]
+__all__ = ["are_told", "by_death", "means_death", "missed", "named"]
 
 NAMES = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
 #: Error classes that mean that a process died, or that another rank has noticed it; empty if this MPI has none, for
@@ -32,7 +32,7 @@ def by_death(error: BaseException) -> bool:
     return isinstance(error, MPI.Exception) and error.Get_error_class() in DEATHS
 
 
-def ended(comm: MPI.Comm, error: MPI.Exception) -> bool:
+def _ended(comm: MPI.Comm, error: MPI.Exception) -> bool:
     """Whether a death may have made a call that makes or frees a communicator end by ``error``.
 
     Open MPI 5 may end such a call by MPI_ERR_OTHER if a rank dies within it. MPI then knows that rank to be dead.
@@ -57,7 +57,7 @@ def missed(comm: MPI.Comm) -> list[int]:
         all_ranks.Free()
 
 
-def failure(comm: MPI.Comm, what: str, error: MPI.Exception) -> PeerFailure:
+def _failure(comm: MPI.Comm, what: str, error: MPI.Exception) -> PeerFailure:
     """The PeerFailure to raise for ``error``, by which the MPI call ``what`` ended; it names the dead ranks."""
     ranks = ", ".join(map(str, missed(comm)))
     return PeerFailure(
@@ -72,6 +72,6 @@ def named(comm: MPI.Comm, what: str) -> Iterator[None]:
     try:
         yield
     except MPI.Exception as e:
-        if ended(comm, e):
-            raise failure(comm, what, e) from e
+        if _ended(comm, e):
+            raise _failure(comm, what, e) from e
         raise

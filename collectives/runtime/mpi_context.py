@@ -65,10 +65,9 @@ def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: boo
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
     """MPI's duplicate of ``comm``; CollectiveError if MPI cannot make any more communicators."""
     try:
-        return comm.Dup(info)
+        with deaths.named(comm, "Dup"):
+            return comm.Dup(info)
     except MPI.Exception as e:
-        if deaths.ended(comm, e):
-            raise deaths.failure(comm, "Dup", e) from e
         if e.Get_error_class() in (MPI.ERR_COMM, MPI.ERR_TRUNCATE):
             raise
         why = str(e).splitlines()[0]

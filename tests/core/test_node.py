@@ -14,6 +14,7 @@ from drivers import DRIVER_FLAGS, compile_driver, run
 from fuzz import ENGINE
 from jobs import ROOT
 from kernel_lib import SOURCES, compile_all
+from node_groups import gathering
 
 from collectives.arguments.shape import Shape
 from collectives.core import _core
@@ -308,22 +309,14 @@ def test_groups():
 
 def test_threads_in_python():
     size = 3
-    exchanged: dict[int, object] = {}
-    barrier = threading.Barrier(size)
+    gather = gathering(size)
     results: list[np.ndarray | None] = [None] * size
-
-    def exchange(rank, value):
-        exchanged[rank] = value
-        barrier.wait()
-        everything = [exchanged[i] for i in range(size)]
-        barrier.wait()
-        return everything
 
     def live(rank):
         offer, area = shared_memory.offer()
-        offers = exchange(rank, offer)
+        offers = gather(rank, offer)
         group, engine, apart, *_ = shared_memory.join(
-            rank, size, dict(enumerate(offers)), area, lambda value: exchange(rank, value)
+            rank, size, dict(enumerate(offers)), area, lambda value: gather(rank, value)
         )
         assert group == [0, 1, 2]
         assert apart is None
@@ -339,7 +332,7 @@ def test_threads_in_python():
             while not operation.wait(True, 10**7):
                 pass
         results[rank] = out
-        barrier.wait()
+        gather(rank, None)  # nobody's engine goes before all have ended
 
     threads = [threading.Thread(target=live, args=(rank,)) for rank in range(size)]
     for thread in threads:

@@ -6,10 +6,9 @@ from collectives.core import _core
 from collectives.system import shared_memory
 
 
-def joined(size):
-    """A group of so many ranks; for each its calls and its part of the engine."""
-    offers, told, found = [shared_memory.offer() for _ in range(size)], {}, {}
-    meeting = threading.Barrier(size, timeout=20)
+def gathering(size):
+    """An all-gather of objects for so many threads, each of which calls it with its rank and its object."""
+    told, meeting = {}, threading.Barrier(size, timeout=20)
 
     def gather(rank, value):
         told[rank] = value
@@ -17,6 +16,13 @@ def joined(size):
         everything = [told[q] for q in range(size)]
         meeting.wait()
         return everything
+
+    return gather
+
+
+def joined(size):
+    """A group of so many ranks; for each its calls and its part of the engine."""
+    offers, found, gather = [shared_memory.offer() for _ in range(size)], {}, gathering(size)
 
     def join(rank):
         known = {q: offer for q, (offer, _) in enumerate(offers)}
