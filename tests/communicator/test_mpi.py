@@ -8,7 +8,7 @@ from rank_files import run_files
 
 #: What one job runs, since starting it takes longer than most files.
 GROUPS = {
-    "calls": ("allreduce", "requests", "by_mpi"),
+    "calls": ("allreduce", "requests", "request_lifetimes", "by_mpi"),
     "communicator": ("communicator", "duplicates"),
     "more": ("collectives", "fast_path", "long", "operations", "order", "objects", "started_objects", "public"),
     "limit": ("limit",),

@@ -1,37 +1,19 @@
 """Non-blocking and persistent all-reduce: many in flight, waited for in any order and by any of MPI's waits."""
 
-import gc
 import itertools
-import sys
 import time
 from unittest import mock
 
 import numpy as np
 import pytest
-from forms import ours, settle
+from forms import Job, ours, settle
 from mpi4py import MPI
 
-import collectives
 from collectives.communicator import nonblocking
-from collectives.core import _core
-from collectives.system import heap
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 NAMES = ours("allreduce")
 RANKS_SUM = SIZE * (SIZE - 1) // 2
-
-
-class Job:
-    """A vector, its all-reduce and the result that it must have."""
-
-    def __init__(self, start, i, count=None, **options):
-        self.count = 7 * i + 1 if count is None else count
-        self.result = np.arange(self.count) * (RANK + 1) + i
-        self.expected = np.arange(self.count) * (RANKS_SUM + SIZE) + SIZE * i
-        self.request = start(MPI.IN_PLACE, self.result, **options)
-
-    def check(self):
-        np.testing.assert_array_equal(self.result, self.expected)
 
 
 @pytest.mark.parametrize("name", [None, "mpi", *NAMES])
@@ -248,64 +230,6 @@ def test_started_twice_is_refused(world):
     plan.Free()
 
 
-def test_buffers_live_as_long_as_the_request(world):
-    a, b = np.zeros(1000), np.zeros(1000)
-    before = sys.getrefcount(a), sys.getrefcount(b)
-    request = world.Iallreduce(a, b)
-    assert sys.getrefcount(a) > before[0]
-    request.Wait()
-    assert (sys.getrefcount(a), sys.getrefcount(b)) == before
-    MPI.Request.Waitall([world.Iallreduce(a, b) for _ in range(3)])
-    settle()
-    assert (sys.getrefcount(a), sys.getrefcount(b)) == before
-    plan = world.Allreduce_init(a, b)
-    plan.Start()
-    plan.Wait()
-    plan.Free()
-    del plan
-    assert (sys.getrefcount(a), sys.getrefcount(b)) == before
-
-
-def test_dropped_requests_and_arrays(world):
-    """Nobody holds request or arrays: the collective still ends, in memory that stays until then."""
-    for i in range(20):
-        Job(world.Iallreduce, i, 5000)
-    gc.collect()
-    job = Job(world.Iallreduce, 4)
-    job.request.Free()
-    assert job.request == MPI.REQUEST_NULL
-    settle()
-    job.check()
-    assert not _core.queued()
-    job = Job(world.Iallreduce, 4)
-    settle()
-    job.request.Free()  # when it is complete already
-    job.check()
-
-
-def test_communicator_dropped_while_under_way():
-    comm = collectives.Communicator(MPI.COMM_WORLD)
-    jobs = [Job(comm.Iallreduce, i, 30_000) for i in range(5)]
-    plan = Job(comm.Allreduce_init, 3)
-    del comm
-    gc.collect()
-    other = collectives.Communicator(MPI.COMM_WORLD)  # frees what is dead
-    plan.request.Start()
-    for job in [*jobs, plan]:
-        job.request.Wait()
-        job.check()
-    other.Free()
-
-
-def test_free_completes_what_is_under_way():
-    comm = collectives.Communicator(MPI.COMM_WORLD)
-    jobs = [Job(comm.Iallreduce, i, 30_000) for i in range(5)]
-    comm.Free()
-    for job in jobs:
-        job.check()
-        job.request.Wait()
-
-
 def test_user_defined_op_in_flight(world):
     """The progress thread and the waiting thread both call Python."""
     add = MPI.Op.Create(lambda a, b, datatype: np.frombuffer(b)[:].__iadd__(np.frombuffer(a)) is None, commute=True)
@@ -319,32 +243,6 @@ def test_user_defined_op_in_flight(world):
     add.Free()
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_datatype_that_is_freed_while_a_users_op_needs_it(world, persistent):
-    """Its handle goes to no other datatype before the end of the call."""
-    pair, sizes, vector = MPI.DOUBLE.Create_contiguous(2).Commit(), set(), np.full(60, RANK + 1.0)
-
-    def add(a, b, datatype):
-        sizes.add(datatype.Get_size())
-        np.add(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b))
-
-    op = MPI.Op.Create(add, commute=True)
-    if not persistent and RANK == 0:
-        MPI.COMM_WORLD.Barrier()  # the others have freed theirs before this rank begins
-    request = (world.Allreduce_init if persistent else world.Iallreduce)(MPI.IN_PLACE, [vector, 30, pair], op)
-    pair.Free()
-    others = [MPI.DOUBLE.Create_contiguous(3).Commit() for _ in range(20)]
-    if not persistent and RANK:
-        MPI.COMM_WORLD.Barrier()
-    if persistent:
-        request.Start()
-    request.Wait()
-    assert (vector == RANKS_SUM + SIZE).all()
-    assert sizes <= {16}
-    for made in (*others, op, *([request] if persistent else [])):
-        made.Free()
-
-
 def test_thousands_in_flight(world):
     vectors = [np.full(3, RANK + i) for i in range(2000)]
     requests = [world.Iallreduce(MPI.IN_PLACE, v) for v in vectors]
@@ -353,49 +251,3 @@ def test_thousands_in_flight(world):
         assert (v == RANKS_SUM + SIZE * i).all()
     settle()
     assert world._context.plans._bytes <= 64 << 20
-
-
-def test_memory_of_persistent_calls(world):
-    """Each has flags and places to stage in of its own, which go to the next one when all ranks are done with them."""
-    own, vector = heap.process_heap(), np.ones(5000)
-    before = None
-    for i in range(40):
-        plans = [world.Allreduce_init(vector, np.empty(5000)) for _ in range(6)]
-        for plan in plans:
-            plan.Start()
-        for k in np.random.permutation(6):
-            plans[k].Wait()
-            if k % 2:
-                plans[k].Free()
-            else:
-                plans[k] = None  # collected
-        del plan
-        if i == 5:
-            before = own.reserved
-    assert own.reserved < before + (8 << 20)
-
-
-def test_a_persistent_call_collected_while_under_way(world):
-    """Its group goes to nobody else before it has ended."""
-    for i in range(20):
-        out = np.empty(3000)
-        plan = world.Allreduce_init(np.full(3000, 1.0 + i), out)
-        plan.Start()
-        del plan
-        other = world.Bcast_init(np.ones(10), i % SIZE)
-        other.Start()
-        other.Wait()
-        world.Barrier()
-        settle()
-        assert (out == SIZE * (1 + i)).all()
-
-
-@pytest.mark.parametrize("algorithm", ["mpi", "ring", None])
-def test_a_freed_persistent_call_lets_go_of_its_buffers(world, algorithm):
-    buffer = bytearray(np.ones(10).tobytes())
-    request = world.Allreduce_init(MPI.IN_PLACE, [buffer, 10, MPI.DOUBLE], algorithm=algorithm)
-    request.Start()
-    request.Wait()
-    request.Free()
-    buffer.extend(b"x")
-    assert np.frombuffer(buffer, count=10).tolist() == [SIZE] * 10

@@ -92,3 +92,16 @@ def settle():
     while _core.outstanding():
         time.sleep(0.001)
     _core.sweep()
+
+
+class Job:
+    """A vector, its all-reduce in place (by ``start``, a method of a communicator) and the result that it must have."""
+
+    def __init__(self, start, i, count=None, **options):
+        self.count = 7 * i + 1 if count is None else count
+        self.result = np.arange(self.count) * (RANK + 1) + i
+        self.expected = np.arange(self.count) * (SIZE * (SIZE + 1) // 2) + SIZE * i
+        self.request = start(MPI.IN_PLACE, self.result, **options)
+
+    def check(self):
+        np.testing.assert_array_equal(self.result, self.expected)
