@@ -364,7 +364,8 @@ class Blocking:
         if shape.op is not None and not isinstance(shape.op, int):
             raise ValueError("engine: 'python' applies the predefined ops only")
         draft.load()
-        context.end_walk(*context.begin_walk(choice, draft, context.internal), timeout)
+        with context.walking(draft.collective.name):
+            context.end_walk(*context.begin_walk(choice, draft, context.internal), timeout)
         draft.store()
 
 

@@ -67,12 +67,13 @@ def run(
     if not sync(np.array([able and aligned], np.uint8)).all():
         return False
     space = DeviceSpace(order.lane, deadline)
-    plan, walk = context.begin_walk(choice, draft, Endpoint(context.internal, space), space)
-    with order.lane:
-        order.follow(space.stream)
-        context.end_walk(plan, walk, sync.left())
-        order.lead(space.stream, deadline)
-        space.end()
+    with context.walking(draft.collective.name):
+        plan, walk = context.begin_walk(choice, draft, Endpoint(context.internal, space), space)
+        with order.lane:
+            order.follow(space.stream)
+            context.end_walk(plan, walk, sync.left())
+            order.lead(space.stream, deadline)
+            space.end()
     return True
 
 

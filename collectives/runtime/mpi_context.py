@@ -6,6 +6,7 @@ import contextlib
 import functools
 import pickle
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,7 @@ class MPIContext(MPIWaiting, Context):
     ) -> tuple[Any, reference.Walk]:
         """A call that the Python executor runs, with the C executor's segments one after the other; it is counted.
 
-        Messages go by ``comm``, from and to memory in ``space``. For :meth:`end_walk`.
+        Messages go by ``comm``, from and to memory in ``space``. For :meth:`end_walk`, and within :meth:`walking`.
         """
         shape = draft.shape
         plan: Any = self.operation(choice, shape).plan
@@ -278,9 +279,25 @@ class MPIContext(MPIWaiting, Context):
             shape.input_starts,
         )
 
-    def torn(self, collective: str, error: BaseException) -> None:
-        """Give up a call of several parts after an exception between two of them, unless one of them has failed."""
-        self.note(MPIRun(collective, Call(self.begun + 1, collective, "", 0, "", "", None)), error)
+    def torn(self, collective: str, error: BaseException, number: int | None = None) -> None:
+        """Give up the call ``number`` after an exception; None: a call of several parts, between two of them."""
+        number = self.begun + 1 if number is None else number
+        self.note(MPIRun(collective, Call(number, collective, "", 0, "", "", None)), error)
+
+    @contextlib.contextmanager
+    def walking(self, collective: str) -> Iterator[None]:
+        """Within this context a call of the Python executor begins, is counted, and ends.
+
+        An exception that comes after the count, and that nothing has recorded, gives the call up: other ranks wait for
+        it.
+        """
+        number = self.begun + 1
+        try:
+            yield
+        except BaseException as e:
+            if self.begun == number and self.broken is None:
+                self.torn(collective, e, number)
+            raise
 
     def obstacle_to_threads(self, user_defined: bool) -> str | None:
         """Why the progress thread cannot serve a non-blocking call, or None."""

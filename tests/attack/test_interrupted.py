@@ -12,6 +12,10 @@ def test_a_call_on_memory_is_told_before_its_limit_is_known(attack, mpi):
     attack(mpi, 2, "interrupted", "limit", "memory", code=None)
 
 
+def test_a_call_of_the_python_executor_is_given_up_before_it_waits(attack, mpi):
+    attack(mpi, 2, "interrupted", "end_walk", "python", code=None)
+
+
 def test_a_call_that_has_failed_is_recorded(attack, mpi):
     attack(mpi, 2, "interrupted", "finish", "mismatch", code=None)
 

@@ -1,6 +1,7 @@
 """A signal's handler raises in a call: the others are told, or the call is complete.
 
-interrupted.py WHERE [KIND]: "finish", "wait" or "limit", where it raises at the begin of that function; or "anywhere".
+interrupted.py WHERE [KIND]: "finish", "wait", "limit" or "end_walk", where it raises at the begin of that function; or
+"anywhere".
 KIND is the kind of the call, "blocking" if none is named. "mismatch": the ranks' calls differ in length, and on all of
 them the handler raises, when the call has ended with an error that nothing has recorded yet.
 """
