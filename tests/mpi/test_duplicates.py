@@ -89,6 +89,8 @@ def test_the_end_is_that_of_mpi(world, end):
     assert total(mine) == SIZE
     sent = mine.isend(RANK, (RANK + 1) % SIZE)
     assert mine.recv(source=(RANK - 1) % SIZE) == (RANK - 1) % SIZE
+    if SIZE == 1:
+        sent.wait()  # MPICH's disconnect waits for ever for a message of a rank to itself
     getattr(mine, end)()
     sent.wait()
     assert called == [end]

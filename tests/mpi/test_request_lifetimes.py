@@ -117,7 +117,7 @@ def test_memory_of_persistent_calls(world):
         del plan
         if i == 5:
             before = own.reserved
-    assert own.reserved < before + (8 << 20)
+    assert own.reserved < before + (24 << 20)  # a rank that is ahead by a round has 12 MiB more for a while
 
 
 def test_a_persistent_call_collected_while_under_way(world):
