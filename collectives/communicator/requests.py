@@ -143,8 +143,10 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
 
     def Free(self) -> None:
         """Wait for the start under way, unless the communicator is broken, and release the plan."""
-        if self._operation is not None and self._operation.context.broken is None and not ending.forked():
+        operation = self._operation
+        if operation is not None and operation.context.broken is None and not ending.forked():
             self.Wait()
+            operation.drop()
         self._launch = self._operation = None
 
 

@@ -265,6 +265,32 @@ cdef extern from "progress/node_wait.h" nogil:
     coll_task coll_node_task(coll_node_job *)
     int coll_node_spin(coll_node_call *)
 
+cdef extern from "p2p/p2p.h" nogil:
+    enum:
+        COLL_P2P_ANY
+    ctypedef struct coll_p2p:
+        pass
+    ctypedef struct coll_p2p_peer:
+        char *base
+        size_t limit
+        uint64_t area
+        int64_t pid
+    ctypedef struct coll_p2p_message:
+        coll_p2p *group
+        int receives, peer
+        int64_t tag
+        void *memory
+        size_t bytes
+        int status
+        int source
+        size_t received
+    size_t coll_p2p_area_bytes(int)
+    coll_p2p *coll_p2p_new(coll_heap *, int, int, const coll_p2p_peer *, int)
+    void coll_p2p_free(coll_p2p *)
+    int coll_p2p_begin(coll_p2p_message *)
+    void coll_p2p_withdraw(coll_p2p_message *)
+    coll_task coll_p2p_task(coll_p2p_message *)
+
 cdef extern from "hierarchy/hierarchy.h" nogil:
     enum:
         COLL_PLACES

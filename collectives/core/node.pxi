@@ -71,6 +71,7 @@ cdef class Node:
     cdef int made  # how many of them there are
     cdef object keep
     cdef readonly int rank, size
+    cdef bint reads_private  # whether the ranks can read each other's private memory
     cdef readonly long long runs  # runs begun by plans with a shape
     cdef const coll_mpi_api *mpi  # the MPI that is polled while calls wait; NULL without MPI
     cdef coll_endpoint *endpoint
@@ -122,6 +123,7 @@ cdef class Node:
         for channel in self.channels[:self.made]:
             coll_node_set_processes(channel, pids)
         PyMem_Free(pids)
+        self.reads_private = True
 
     def set_limits(self, size_t copy, size_t read, size_t shortest, size_t segment, size_t stream, size_t private):
         """Set limits in bytes, the same on all ranks. Up to ``copy``, messages are staged even if they are on a heap;

@@ -284,10 +284,17 @@ cdef class Operation:
 
     cpdef release(self):
         """Return the plan to the idle ones, and release the buffers."""
-        self.buffers = self.holder = None
+        self.drop()
         kept = self.cached is not None and self.cached.put(self.plan)
         if not kept and self.plan.key is not None:
             self.context.keep(self.plan)
+
+    cpdef drop(self):
+        """Release the buffers of a call that has ended and begins no more, and the functions that use them.
+
+        Another thread may have this object for a moment longer.
+        """
+        self.buffers = self.holder = self.before = self.followed = None
 
     def let_go(self):
         """Release the buffers of an operation that has ended without error.
