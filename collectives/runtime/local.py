@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from ..core import _core
 from ..errors import CollectiveError
 from ..schedules.registry import find
 from ..selection.policy import Choice, Rules
+from ..system import heap
 from ..waiting.dump import dump_on_signal
 from . import bootstrap
 from .context import Context
@@ -22,8 +24,14 @@ class _Apart(NamedTuple):
     why: str | None
 
 
+class _Area(NamedTuple):
+    offset: int | None
+
+
 class LocalContext(Context):
     """A group of ranks without MPI; making one raises CollectiveError on all ranks if they do not share memory."""
+
+    messages: _core.PointToPoint  # kept here, since other ranks write to its memory as long as the group lives
 
     def __init__(self, rank: int, size: int, gather: bootstrap.Gather, timeout: float | None = None):
         super().__init__(rank, size)
@@ -39,6 +47,21 @@ class LocalContext(Context):
             )
         self.register()
         self.adopt(rules)
+
+    def open_messages(self, gather: bootstrap.Gather) -> _core.PointToPoint:
+        """What sends messages between two ranks of the group. All ranks call this together, once.
+
+        CollectiveError on all ranks if one has no shared memory for that.
+        """
+        own, area = heap.process_heap(), None
+        if own is not None:
+            with contextlib.suppress(MemoryError):
+                area = _core.HeapBlock(own, _core.point_to_point_bytes(self.size), True)
+        offsets = [told.offset for told in gather(_Area(None if area is None else area.offset))]
+        if area is None or self.node is None or None in offsets:
+            raise CollectiveError(f"rank {offsets.index(None)} has no shared memory left for messages")
+        self.messages = _core.PointToPoint(self.node, offsets, area)
+        return self.messages
 
     def choose(self, collective: str) -> Choice:
         """The choice of ``"shm"``, the only algorithm without MPI."""

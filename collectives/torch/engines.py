@@ -22,8 +22,8 @@ from ..runtime.local import LocalContext
 from ..system import lifetime
 from .calls import Call
 from .messages import MPIMessages
+from .node_messages import NodeMessages
 from .store import Exchange
-from .store_messages import StoreMessages
 from .work import Callbacks
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class StoreEngine:
     def __init__(self, exchange: Exchange, timeout: timedelta, callbacks: Callbacks):
         self.callbacks = callbacks
         self.context = LocalContext(exchange.rank, exchange.size, exchange, timeout.total_seconds())
-        self.messages = StoreMessages(exchange, self.context, callbacks)
+        self.messages = NodeMessages(self.context, self.context.open_messages(exchange), callbacks)
         lifetime.watch(self, self.context, [])
 
     def run(self, call: Call, timeout: float | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import threading
@@ -23,7 +24,19 @@ if TYPE_CHECKING:
 
 __all__ = ["MPIMessages", "Message"]
 
+LARGEST = 2**31 - 1  # the largest count that every MPI library takes
+UNIT = 1 << 20  # bytes in which longer messages are counted
 LONGEST_NAP = 1e-3  # seconds between looks at a message by a thread that is not the program's
+
+
+@functools.cache
+def _long_type(mpi: Any, nbytes: int) -> Any:
+    """A datatype of more bytes than a count can say. It is kept, since programs send the same lengths again."""
+    many, rest = divmod(nbytes, UNIT)
+    unit = mpi.BYTE.Create_contiguous(UNIT)
+    made = mpi.BYTE.Create_struct([many, rest], [0, many * UNIT], [unit, mpi.BYTE]).Commit()
+    unit.Free()
+    return made
 
 
 class MPIMessages:
@@ -43,27 +56,31 @@ class MPIMessages:
             raise ValueError(f"tag: {tag} is not between 0 and {self._last_tag}, the last of this MPI's")
         MPIMessage.dropped.look()
 
+    def _buffer(self, address: int, nbytes: int) -> list[Any]:
+        """The memory of a message as mpi4py takes it."""
+        memory = self._mpi.memory.fromaddress(address, nbytes)
+        return [memory, self._mpi.BYTE] if nbytes <= LARGEST else [memory, 1, _long_type(self._mpi, nbytes)]
+
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> dist.Work:
         """Begin to send."""
         self._check(tag)
-        source, nbytes = Inward([tensor], "tensor"), tensor.numel() * tensor.element_size()
-        memory = self._mpi.memory.fromaddress(source.address, nbytes)
-        request = self._comm.Isend([memory, self._mpi.BYTE], peer, tag)
+        source = Inward([tensor], "tensor")
+        request = self._comm.Isend(self._buffer(source.address, tensor.nbytes), peer, tag)
         return MPIMessage(self, request, f"send to rank {peer}", peer, source.owner, [tensor])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive; from any rank if ``peer`` is None."""
         self._check(tag)
-        target, nbytes = Outward([tensor], "tensor"), tensor.numel() * tensor.element_size()
-        memory = self._mpi.memory.fromaddress(target.address, nbytes)
+        target = Outward([tensor], "tensor")
+        buffer = self._buffer(target.address, tensor.nbytes)
         source = self._mpi.ANY_SOURCE if peer is None else peer
         if peer is not None:
             self._unmatched.match()
         several_hosts = self.context.mpi_queries is not None
         if several_hosts and (peer is None or self._unmatched.waits_for(tag)):
-            request: Any = Unmatched(self._mpi, self._comm, [memory, self._mpi.BYTE], source, tag, self._unmatched)
+            request: Any = Unmatched(self._mpi, self._comm, buffer, source, tag, self._unmatched)
         else:
-            request = self._comm.Irecv([memory, self._mpi.BYTE], source, tag)
+            request = self._comm.Irecv(buffer, source, tag)
         words = "receive from any rank" if peer is None else f"receive from rank {peer}"
         return MPIMessage(self, request, words, peer, target.owner, [tensor], target)
 
@@ -75,6 +92,7 @@ class Message(Job):
     """
 
     dropped: ClassVar[Dropped] = Dropped()
+    _error: BaseException | None = None  # what ended it, so that nothing uses its memory any more
 
     def __init__(
         self, messages: Any, words: str, peer: int | None, owner: Any, results: list[torch.Tensor],
@@ -86,7 +104,7 @@ class Message(Job):
         self._words, self._peer, self._target = words, peer, target
         self._lock = threading.RLock()  # several threads may wait; a signal handler may test within a test
         self._ended = False
-        self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in results)
+        self._bytes = sum(tensor.nbytes for tensor in results)
         self.buffers = owner
         self.plan = self  # waits ask plan.waiting() for the ranks that are waited for
         self._looking, self._polled = _Looking(self, 0.0), False
@@ -96,8 +114,22 @@ class Message(Job):
         if not self._ended:
             self.dropped.add(self)
 
+    def _shed(self) -> None:
+        super()._shed()
+        self._free_memory(self._ended or self._error is not None)
+
+    def _free_memory(self, over: bool) -> None:
+        """Let go of large tensors of a dropped message, if it is over."""
+        if over and self._results is None:
+            self.buffers = self._target = None
+
     def is_over(self) -> bool:
         """Whether nothing reads or writes the memory any more."""
+        over = self._is_over()
+        self._free_memory(over)
+        return over
+
+    def _is_over(self) -> bool:
         raise NotImplementedError
 
     def _new_future(self) -> torch.futures.Future:
@@ -190,9 +222,8 @@ class MPIMessage(Message):
         self._mpi = importlib.import_module("mpi4py.MPI")
         self._status = self._mpi.Status()
         self._withdrawn = False
-        self._error: BaseException | None = None  # MPI's, for every thread that waits
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether MPI will not use the memory any more. What was taken back may still come, and is never over."""
         with self._lock, contextlib.suppress(self._mpi.Exception, CollectiveMismatch):
             if not self._withdrawn:
@@ -232,7 +263,7 @@ class MPIMessage(Message):
             return self._ended
 
     def _check_length(self) -> None:
-        found = self._bytes if self._target is None else self._status.Get_count(self._mpi.BYTE)
+        found = self._bytes if self._target is None else self._status.Get_elements(self._mpi.BYTE)
         if found != self._bytes:
             raise CollectiveMismatch(f"{self}: the message is shorter than the tensor, {found} bytes")
 

@@ -1,7 +1,6 @@
 """Works of messages that the program drops: ``python -m pytest tests/torch/programs/dropped.py``, in one process."""
 
 import gc
-import threading
 import types
 import weakref
 
@@ -11,7 +10,6 @@ import torch
 from mpi4py import MPI
 
 from collectives.torch.messages import MPIMessages
-from collectives.torch.store_messages import StoreMessage
 from collectives.torch.work import MANY
 
 CONTEXT = types.SimpleNamespace(check=lambda: None, mpi_queries=None)
@@ -20,7 +18,7 @@ CONTEXT = types.SimpleNamespace(check=lambda: None, mpi_queries=None)
 class Messages:
     """A communicator whose messages are complete, or have failed, once that is said. A message taken back may come."""
 
-    complete, error = False, None
+    complete, error, nbytes = False, None, 80
 
     def Get_attr(self, key):
         return 100
@@ -36,6 +34,7 @@ class Messages:
     def Test(self, status):
         if self.error is not None:
             raise MPI.Exception(self.error)
+        status.Set_elements(MPI.BYTE, self.nbytes)
         return self.complete
 
 
@@ -43,8 +42,8 @@ class Messages:
 def begin(request):
     """A function that begins a message, drops it, and returns a weak reference to its memory."""
 
-    def begun(comm, use=lambda work: None):
-        memory = np.zeros(10)  # which the garbage collector does not know, so that the reference lasts as it does
+    def begun(comm, use=lambda work: None, count=10):
+        memory = np.zeros(count)  # which the garbage collector does not know, so that the reference lasts as it does
         use(getattr(MPIMessages(comm, CONTEXT, None), request.param)(torch.from_numpy(memory), 0, 0))
         return weakref.ref(memory)
 
@@ -91,30 +90,8 @@ def test_memory_of_receives_that_were_taken_back_stays(begin):
     assert there(memory) == 2 * MANY
 
 
-class GlooWork:
-    """A Work of Gloo's, whose end only one wait is told."""
-
-    def __init__(self):
-        self.waits, self.came = 0, threading.Semaphore(0)
-
-    def wait(self, timeout):
-        self.waits += 1
-        self.came.acquire()
-
-
-def test_one_thread_waits_in_gloo():
-    """However often the program looks; others learn of the end from it."""
-    work, context = GlooWork(), types.SimpleNamespace(check=lambda: None, listed=list, glance=print, end_glances=print)
-    group = types.SimpleNamespace(context=context, callbacks=None)
-    message = StoreMessage(group, "receive", 1, None, [torch.zeros(1)]).begin(lambda: work)
-    assert not any(message.is_completed() for _ in range(10))
-    waiting = [threading.Thread(target=message._look, args=(0.0, 20.0)) for _ in range(2)]
-    for thread in waiting:
-        thread.start()
-    work.came.release()
-    for thread in waiting:
-        thread.join(10)
-        assert not thread.is_alive()
-    assert message.is_completed()
-    assert message.is_success()
-    assert work.waits == 1
+def test_works_that_are_dropped_keep_the_latest_large_tensors_only(begin):
+    comm = Messages()
+    comm.complete, comm.nbytes = True, 160_000
+    memory = [begin(comm, lambda work: work.is_completed(), count=20_000) for _ in range(2 * MANY)]
+    assert there(memory) <= 6
