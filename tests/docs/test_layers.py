@@ -18,7 +18,8 @@ LIGHT = {"numpy", NAME}  # all that pure modules import besides the standard lib
 HEAVY = {"matplotlib", "sklearn", "torch", "jax", "jaxlib", "tqdm", "gymnasium"}
 #: The rooms of csrc from the ground up.
 C_LAYERS = [
-    "base", "simulate", "kernels", "cuda", "heap", "transport", "schedule", "node", "progress", "hierarchy", "p2p", "xla",
+    "base", "simulate", "kernels", "cuda", "heap", "transport", "schedule", "node", "progress", "hierarchy", "p2p",
+    "xla",
 ]  # fmt: skip
 
 
