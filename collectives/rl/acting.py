@@ -18,7 +18,7 @@ from .transitions import NStep, Transitions
 class Place:
     """An environment of `task` in which an actor plays, and the steps that are no transitions yet.
 
-    ``observation`` is None when an episode is to begin.
+    ``observation`` is None when an episode is to begin. It is a copy, since an environment may use its array again.
     """
 
     def __init__(self, task: Task, n: int, gamma: float) -> None:
@@ -28,13 +28,15 @@ class Place:
 
     def begin(self, seed: int) -> None:
         """Begin an episode."""
-        self.observation, _ = self.env.reset(seed=seed)
+        observation, _ = self.env.reset(seed=seed)
+        self.observation = np.array(observation)
         self._return = 0.0
 
     def step(self, action: int) -> tuple[list[Any], float | None]:
         """Take an action; returns the transitions that are complete, and the return if the episode has ended."""
         before = self.observation
-        after, reward, terminated, truncated, _ = self.env.step(action)
+        seen, reward, terminated, truncated, _ = self.env.step(action)
+        after = np.array(seen)
         self._return += float(reward)
         ended = bool(terminated or truncated)
         self.observation = None if ended else after

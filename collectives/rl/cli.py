@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from .. import train
-from ..drawing import require_matplotlib
-from ..files import made_folder, replacing, unwritable
+from ..files import unwritable, write_json
 from ..train.agree import on_rank_0, together
 from .apex.player import ApeX
 from .course import Course, follow
@@ -20,8 +18,8 @@ from .effects import check_effects
 from .experience import joined, read_experience, write_experience
 from .gorila import Gorila
 from .options import add_arguments, given
-from .picture import draw
-from .saving import Checkpoints, saved
+from .picture import check_picture, draw
+from .saving import Checkpoints, prepare, saved
 from .settings import Settings, settings
 from .tasks import Task, task
 from .transitions import Transitions
@@ -34,7 +32,7 @@ Say = Callable[[str], None]
 
 
 class NotSaved(Exception):
-    """A checkpoint could not be written, as all ranks that train know. Any other error of a run may be one rank's."""
+    """A checkpoint could not be written, as all ranks that train know."""
 
 
 def main(args: argparse.Namespace, comm: Any = None) -> int:
@@ -60,17 +58,18 @@ def main(args: argparse.Namespace, comm: Any = None) -> int:
         else:
             try:
                 course = follow(player, chosen, numbers, args.seed, say, lambda: _save(player, kept, comm))
-            except NotSaved as error:
+            except (NotSaved, FloatingPointError) as error:  # others may be one rank's
                 problem = str(error)
     player.close()
     ranks, comm = comm.size, comm if player.everyone is None else player.everyone
     problem = next((text for text in comm.allgather(problem) if text is not None), None)
     if problem is not None:
         return _failed(problem, comm)
-    _record(args, player, comm)
-    found = _result(args, player, course, ranks)
-    if comm.rank == 0:
-        _report(args, found, say)
+    found, seen = _result(args, player, course, ranks), _seen(args, player, comm)
+    try:
+        on_rank_0(comm, lambda: _report(args, found, seen, say))
+    except ERRORS as error:
+        return _failed(str(error), comm)
     return 0
 
 
@@ -99,9 +98,9 @@ def _check_files(args: argparse.Namespace) -> None:
             "folder"
         )
     if args.picture is not None:
-        require_matplotlib()
+        check_picture(args.picture)
     if args.checkpoints is not None:
-        made_folder(args.checkpoints)
+        prepare(args.checkpoints)
 
 
 def _prepared(args: argparse.Namespace) -> tuple[Settings, Task, Transitions | None]:
@@ -109,7 +108,9 @@ def _prepared(args: argparse.Namespace) -> tuple[Settings, Task, Transitions | N
     numbers = settings(args.algorithm, args.env, **given(args.set))
     chosen = task(args.env, actions=numbers.actions, side=numbers.side)
     check_effects(args, numbers, chosen)
-    return numbers, chosen, None if args.experience is None else read_experience(args.experience, chosen.form)
+    if args.experience is None:
+        return numbers, chosen, None
+    return numbers, chosen, read_experience(args.experience, chosen.form, chosen.actions)
 
 
 def _player(args: argparse.Namespace, chosen: Task, numbers: Settings, comm: Any) -> Any:
@@ -159,13 +160,12 @@ def _plain(numbers: Settings) -> dict[str, Any]:
     return found
 
 
-def _record(args: argparse.Namespace, player: Any, comm: Any) -> None:
-    """Write what the replays have, if that is wanted. Collective."""
+def _seen(args: argparse.Namespace, player: Any, comm: Any) -> Transitions | None:
+    """What the replays have, on rank 0, if it is to be recorded. Collective."""
     if args.record is None:
-        return
+        return None
     parts = comm.gather(None if player.memory is None else player.memory.replay.storage.ordered(), root=0)
-    if comm.rank == 0:
-        write_experience(args.record, joined([part for part in parts if part is not None]))
+    return None if parts is None else joined([part for part in parts if part is not None])
 
 
 def _result(args: argparse.Namespace, player: Any, course: Course | None, ranks: int) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _result(args: argparse.Namespace, player: Any, course: Course | None, ranks:
     traffic, counts = player.traffic(), player.counts()
     if course is None:
         return {}
-    final = course.final
+    final, counted = course.final, course.final.env_steps - player.counted_from
     return {
         "algorithm": args.algorithm,
         "ranks": ranks,
@@ -183,22 +183,37 @@ def _result(args: argparse.Namespace, player: Any, course: Course | None, ranks:
         "solved": course.solved,
         "trials": [trial._asdict() for trial in course.trials],
         "bytes": traffic,
-        "bytes_per_step": sum(traffic.values()) / final.env_steps,
+        "counted_steps": counted,
+        "bytes_per_step": sum(traffic.values()) / max(1, counted),
         **counts,
     }
 
 
-def _report(args: argparse.Namespace, found: dict[str, Any], say: Say) -> None:
-    """Print the result, and write the files, on rank 0."""
+def _report(args: argparse.Namespace, found: dict[str, Any], seen: Any, say: Say) -> None:
+    """Print the result, and write the files, on rank 0. OSError, which names them, for those that cannot be written."""
     say(
         f"{args.algorithm}, {args.env}: mean greedy return {found['mean_return']:.1f} after {found['env_steps']} "
         f"environment steps and {found['updates']} updates in {found['seconds']:.1f} s"
         f"{', solved' if found['solved'] else ''}"
     )
     for path, count in found["bytes"].items():
-        say(f"{path:20} {count:12} bytes, {count / found['env_steps']:10.1f} for each environment step")
-    if args.json is not None:
-        with replacing(args.json) as file:
-            file.write(json.dumps(found, indent=1) + "\n")
-    if args.picture is not None:
-        draw([found], args.picture)
+        each = count / max(1, found["counted_steps"])
+        say(f"{path:20} {count:12} bytes, {each:10.1f} for each environment step")
+    problems = [
+        _problem(args.json, lambda: write_json(args.json, found)),
+        _problem(args.record, lambda: write_experience(args.record, seen)),
+        _problem(args.picture, lambda: draw([found], args.picture)),
+    ]
+    if any(problems):
+        raise OSError("; ".join(filter(None, problems)))
+
+
+def _problem(path: str | None, write: Callable[[], None]) -> str | None:
+    """Why ``write()`` has not written the file `path`; None if it has, and for a path of None."""
+    if path is None:
+        return None
+    try:
+        write()
+    except ERRORS as error:
+        return f"cannot write {path}: {getattr(error, 'strerror', None) or error}"
+    return None

@@ -25,6 +25,7 @@ class Player(Protocol):
     ``trains`` says whether this rank does more than serve others; only then it has the rest. ``memory`` is its replay
     if it has one. ``steps`` are the environment steps of all ranks, ``updates`` those of the network. ``comm`` is a
     communicator of the ranks that train, ``everyone`` one of all ranks; either is None for this one alone.
+    ``traffic`` counts what was sent since the environment step ``counted_from``.
     """
 
     trains: bool
@@ -34,11 +35,13 @@ class Player(Protocol):
     memory: Memory | None
     steps: int
     updates: int
+    counted_from: int
 
     def advance(self, until: int) -> None:
         """Go on to about `until` environment steps. Collective.
 
-        Then all ranks of ``comm`` have the learner's network in ``values``.
+        Then all ranks of ``comm`` have the learner's network in ``values``. FloatingPointError on all of them if
+        learning has diverged; the run can only be closed then.
         """
 
     def together(self, work: Callable[[Any], T]) -> T:

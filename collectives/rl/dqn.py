@@ -22,6 +22,7 @@ class DQN:
     comm: Any = None
     everyone: Any = None
     trains = True
+    counted_from = 0
 
     def __init__(self, task: Task, settings: Settings, seed: int) -> None:
         settings.check_room(1, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .. import train
-from ..train.agree import together
+from ..train.agree import raise_on_all, together
 from .acting import Actor
 from .exploration import annealed
 from .learning import Learner, Outliers
@@ -52,7 +52,7 @@ class Gorila:
         self._counts: dict[str, int] = {}
         train.distribute(self.values.net, opt, self.strategy, comm=train.counted(comm, self._traffic))
         self.trains = bool(self.strategy.worker)
-        self.steps = self.updates = 0
+        self.steps = self.updates = self.counted_from = 0
         if self.trains:
             self._begin_bundle(task, seed, network, opt)
 
@@ -72,13 +72,18 @@ class Gorila:
         actor, memory = self._bundle
         bundles, rank = self.comm.size, self.comm.rank
         quota = (until + bundles - 1 - rank) // bundles
-        while actor.steps < quota:
-            memory.add(actor.play(1), None, 1)
-            while memory.due:
-                memory.update(self.learner.update(memory.draw()))
+        failure: FloatingPointError | None = None
+        try:
+            while actor.steps < quota:
+                memory.add(actor.play(1), None, 1)
+                while memory.due:
+                    memory.update(self.learner.update(memory.draw()))
+        except FloatingPointError as error:  # the others hear of it when all have met
+            failure = error
         memory.add(actor.give_up(), None, 0)
         self.strategy.finish()
         self._count()
+        raise_on_all(self.comm, failure)
 
     @property
     def _bundle(self) -> tuple[Actor, Memory]:
@@ -107,7 +112,8 @@ class Gorila:
         return {"dropped": max(c["dropped"] for c in found), "refused": sum(c["refused"] for c in found)}
 
     def traffic(self) -> dict[str, int]:
-        """The bytes of messages by path, of all ranks, after `close`. Collective over all ranks."""
+        """The bytes of messages by path, of all ranks, after `close`: those since the last start, as servers save no
+        count. Collective over all ranks."""
         found = self.everyone.allgather((self.trains, self._traffic.bytes))
         return {
             UP: sum(count for trains, count in found if trains),
@@ -123,7 +129,6 @@ class Gorila:
             "outliers": self.outliers.state_dict(),
             "actor": actor.state_dict(),
             "memory": memory.state_dict(),
-            "traffic": self._traffic.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -134,5 +139,5 @@ class Gorila:
         self.outliers.load_state_dict(state["outliers"])
         actor.load_state_dict(state["actor"])
         memory.load_state_dict(state["memory"])
-        self._traffic.load_state_dict(state["traffic"])
         self._count()
+        self.counted_from = self.steps

@@ -123,13 +123,14 @@ def chained(shape: tuple[int, ...], convolutions: Sequence[int]) -> tuple[list[C
 
 def convolutional(
     shape: tuple[int, ...], actions: int, *, rng: np.random.Generator, convolutions: Sequence[int] = MNIH_2015,
-    hidden: int = 512, dueling: bool = True,
+    hidden: int = 512, dueling: bool = True, pixels: bool = True,
 ) -> train.Sequential:  # fmt: skip
     """The network of Mnih et al. 2015 for stacked frames, with dueling heads (Wang et al. 2016).
 
-    See `chained` for the `convolutions`. ValueError for frames that they do not fit.
+    See `chained` for the `convolutions`. With `pixels` frames are of 8 bits, and are divided by 255; others are taken
+    as they are. ValueError for frames that the convolutions do not fit.
     """
-    layers: list[train.Layer] = [Scale()]
+    layers: list[train.Layer] = [Scale()] if pixels else []
     chain, inputs = chained(shape, convolutions)
     for one in chain:
         layers += [train.Conv2d(one.inputs, one.channels, one.side, stride=one.stride, rng=rng), train.ReLU()]

@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         metavar="FILE",
         help="write there: algorithm, ranks, env, seed, env_steps, updates, seconds, mean_return (of the greedy "
-        "episodes at the end), solved, trials (the evaluations on the way), bytes (by path), bytes_per_step",
+        "episodes at the end), solved, trials (the evaluations on the way), bytes (by path), counted_steps (in which "
+        "they were sent), bytes_per_step",
     )
     files.add_argument("--picture", metavar="FILE", help="draw the evaluations, and the bytes by path (.png or .svg)")
     files.add_argument("--experience", metavar="FILE", help="fill the replay with what --record has written")

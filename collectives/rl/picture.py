@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..drawing import figure, save
+
+
+def check_picture(path: str) -> None:
+    """Raise ValueError if the ending of `path` is that of no kind of picture. ImportError without matplotlib."""
+    kinds = figure(1, 1).canvas.get_supported_filetypes()
+    kind = os.path.splitext(path)[1][1:].lower()
+    if kind and kind not in kinds:
+        raise ValueError(f"cannot draw {path}: pictures end with .{', .'.join(sorted(kinds))}")
 
 
 def draw(results: Sequence[Mapping[str, Any]], path: str) -> None:
@@ -21,7 +30,7 @@ def draw(results: Sequence[Mapping[str, Any]], path: str) -> None:
         )
         for name, count in sorted(result["bytes"].items()):
             names.append(f"{result['algorithm']}: {name}")
-            bar = right.barh(len(names) - 1, count / result["env_steps"], color=f"C{number}")
+            bar = right.barh(len(names) - 1, count / max(1, result["counted_steps"]), color=f"C{number}")
             right.bar_label(bar, fmt=" %.3g")
     left.set(xlabel="environment steps", ylabel="mean greedy return", title=results[0]["env"])
     left.legend()

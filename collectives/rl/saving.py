@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 from ..train import checkpoint
 from ..train.agree import on_rank_0, together
 
-_NAME = re.compile(r"step-\d{12}")
+DIGITS = 12  # of a step in the name of its folder
+
+
+def prepare(folder: str | Path) -> None:
+    """Make `folder`, and remove what a run that was killed has left half done there. OSError if it cannot be written.
+
+    For one process, while no run saves there.
+    """
+    checkpoint.Folder(Path(folder), DIGITS).prepare()
 
 
 def saved(folder: str | Path) -> list[Path]:
-    """The complete checkpoints in `folder`, the oldest first."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        return []
-    return [folder / name for name in sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))]
+    """The complete checkpoints in `folder`, the newest first."""
+    return checkpoint.Folder(Path(folder), DIGITS).complete()
 
 
 class Checkpoints:
@@ -30,35 +33,28 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, described: dict[str, Any], *, tensors: bool) -> None:
-        self._folder, self._described, self._tensors = Path(folder), described, tensors
+        self._folder, self._described, self._tensors = checkpoint.Folder(Path(folder), DIGITS), described, tensors
 
     def save(self, comm: Any, step: int, state: Any) -> None:
         """Save this rank's `state`, and remove older checkpoints. Collective; raises as ``checkpoint.save``."""
-        before = self._found(comm)
-        path = self._folder / f"step-{step:012d}"
+        path = self._folder.path(step)
         checkpoint.save(path, {"run": state}, comm, step=step, per_rank=("run",), info=self._described)
         if comm.rank == 0:
-            for old in before:
-                with contextlib.suppress(OSError):
-                    shutil.rmtree(old)
+            with contextlib.suppress(OSError):  # one that cannot be removed stays
+                self._folder.retain(1, None, step)
 
     def load(self, comm: Any) -> Any:
         """This rank's state in the newest checkpoint, None without any. Collective.
 
         ValueError on all ranks for a checkpoint of another run, or of another number of ranks.
         """
-        found = self._found(comm)
+        found: list[Path] = on_rank_0(comm, self._folder.complete)
         if not found:
             return None
-        opened = checkpoint.load(found[-1], comm)
+        opened = checkpoint.load(found[0], comm)
         if opened.ranks != comm.size:
-            raise ValueError(f"{found[-1]} is of {opened.ranks} ranks, these are {comm.size}")
+            raise ValueError(f"{found[0]} is of {opened.ranks} ranks, these are {comm.size}")
         for key, value in self._described.items():
             if opened.info.get(key) != value:
-                raise ValueError(f"{found[-1]}: {key} is {opened.info.get(key)!r} there, {value!r} here")
+                raise ValueError(f"{found[0]}: {key} is {opened.info.get(key)!r} there, {value!r} here")
         return together(comm, lambda: opened.state("run", tensors=self._tensors))
-
-    def _found(self, comm: Any) -> list[Path]:
-        """The complete checkpoints, the oldest first, as rank 0 sees them. Collective."""
-        found: list[Path] = on_rank_0(comm, lambda: saved(self._folder))
-        return found

@@ -139,6 +139,7 @@ class Settings:
                     convolutions=self.convolutions,
                     hidden=self.hidden[-1],
                     dueling=self.dueling,
+                    pixels=task.form.pixels,
                 )
             else:
                 net = networks.perceptron(

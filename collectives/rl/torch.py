@@ -58,14 +58,14 @@ class Scale(nn.Module):
 
 def convolutional(
     shape: tuple[int, ...], actions: int, *, seed: int, convolutions: Sequence[int], hidden: int = 512,
-    dueling: bool = True,
+    dueling: bool = True, pixels: bool = True,
 ) -> nn.Sequential:  # fmt: skip
     """The network of ``collectives.rl.networks.convolutional``. `seed` is for its weights, and for them alone."""
     chain, inputs = chained(shape, convolutions)
     outputs = 2 * hidden if dueling else hidden
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers: list[nn.Module] = [Scale()]
+        layers: list[nn.Module] = [Scale()] if pixels else []
         for one in chain:
             layers += [nn.Conv2d(one.inputs, one.channels, one.side, stride=one.stride), nn.ReLU()]
         layers += [nn.Flatten(), nn.Linear(inputs, outputs), nn.ReLU()]
@@ -82,8 +82,7 @@ class TorchValues:
         self.size = sum(p.numel() for p in self._parameters)
 
     def _given(self, observations: Array) -> torch.Tensor:
-        pixels = observations.dtype == np.uint8
-        return torch.from_numpy(np.ascontiguousarray(observations, np.uint8 if pixels else np.float32))
+        return torch.from_numpy(np.ascontiguousarray(observations, np.float32))
 
     def __call__(self, observations: Array) -> Array:
         """The values of all actions: (observations, actions)."""
@@ -128,9 +127,11 @@ def values(settings: Any, task: Any, seed: int) -> TorchValues:
     shape, actions, dueling = task.form.shape, task.actions, settings.dueling
     if not task.form.stacked:
         return TorchValues(perceptron(shape, actions, seed=seed, hidden=settings.hidden, dueling=dueling))
-    hidden, convolutions = settings.hidden[-1], settings.convolutions
+    hidden, convolutions, pixels = settings.hidden[-1], settings.convolutions, task.form.pixels
     return TorchValues(
-        convolutional(shape, actions, seed=seed, convolutions=convolutions, hidden=hidden, dueling=dueling)
+        convolutional(
+            shape, actions, seed=seed, convolutions=convolutions, hidden=hidden, dueling=dueling, pixels=pixels
+        )
     )
 
 

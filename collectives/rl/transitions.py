@@ -43,6 +43,11 @@ class Form(NamedTuple):
         """Whether an observation is a stack of frames, (frames, h, w), which others have some of, too."""
         return len(self.shape) == 3
 
+    @property
+    def pixels(self) -> bool:
+        """Whether the numbers of an observation are pixels of 8 bits, from 0 to 255."""
+        return bool(np.dtype(self.dtype) == np.uint8)
+
     def frames(self, transitions: Transitions) -> Array:
         """All frames of stacked observations, (frames, h, w): those of the observations before the next ones."""
         both = np.concatenate([transitions.observations, transitions.next_observations])

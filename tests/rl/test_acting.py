@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from corridor import LENGTH, LONGEST, corridor
+from corridor import LENGTH, LONGEST, Corridor, corridor
 
 from collectives import rl, train
 from collectives.rl.acting import priorities
@@ -122,3 +122,26 @@ def test_ranks_share_an_evaluation(episodes):
     found = train.threads.run(3, lambda comm: rl.evaluate(corridor(), Undecided(), episodes, 5, comm))
     assert found == [alone] * 3
     assert episodes == 1 or set(alone) == {0.0, 1.0}
+
+
+class Sparing(Corridor):
+    """The corridor, whose observations are all in the same memory."""
+
+    array = None
+
+    def _seen(self):
+        if self.array is None:
+            self.array = np.empty(2, np.float32)
+        self.array[:] = super()._seen()
+        return self.array
+
+
+def test_an_environment_may_use_its_array_again():
+    found = []
+    for task in (corridor(), corridor()._replace(make=Sparing)):
+        player = rl.Actor(task, Fixed(1), train.Random(0, "actor", 0), 3, 0.5, lambda steps: 0.3)
+        found.append([player.play(50), player.give_up()])
+        assert rl.evaluate(task, Fixed(1), 3, seed=0) == [1.0] * 3
+    for ours, theirs in zip(*found, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)

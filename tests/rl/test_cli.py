@@ -63,8 +63,10 @@ def test_resume(tmp_path, capsys):
     capsys.readouterr()
     assert main("dqn", "--resume", "--seed", "1", "--checkpoints", str(tmp_path / "parts")) == 2
     assert "seed is 0 there, 1 here" in capsys.readouterr().err
+    (tmp_path / "parts" / ".writing-step-000000000500").mkdir()  # a run that was killed meanwhile
     assert ended("parts", "--resume", "--set", "max_steps=600") == whole
     assert "goes on from the checkpoint of step 400" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["step-000000000600"]
 
 
 @pytest.mark.parametrize("seen", ["200", "150"])
@@ -140,6 +142,7 @@ def test_a_file_that_one_rank_cannot_read(algorithm, tmp_path, capsys):
         (["dqn", "--set", "lr=none"], "--set lr=none"),
         (["dqn", "--resume"], "--resume needs a folder"),
         (["dqn", "--json", "/nowhere/file"], "cannot write /nowhere/file"),
+        (["dqn", "--picture", "curve.xyz"], "cannot draw curve.xyz: pictures end with"),
         (["dqn", "--checkpoints", "/dev/null/out"], "/dev/null/out"),
         (["dqn", "--experience", "/nowhere/file"], "/nowhere/file"),
     ],
@@ -160,6 +163,63 @@ def test_a_checkpoint_that_cannot_be_written(algorithm, ranks, tmp_path, capsys,
     found = threads.run(ranks, lambda comm: main(algorithm, "--checkpoints", str(tmp_path), comm=comm), timeout=20)
     assert found == [2] * ranks
     assert "rl: error: [Errno 28] No space left on device" in capsys.readouterr().err
+
+
+def test_experience_of_other_actions_is_refused(tmp_path, capsys):
+    path = tmp_path / "seen.npz"
+    assert main("dqn", "--record", str(path)) == 0
+    with np.load(path) as file:
+        seen = dict(file)
+    seen["actions"][7] = 2
+    np.savez(path, **seen)
+    assert main("dqn", "--experience", str(path)) == 2
+    assert "actions are 0 to 2, of this environment 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--record", "--picture"])
+def test_a_file_that_cannot_be_written_in_the_end(option, tmp_path, capsys):
+    """All ranks end alike; the result is printed, and is in the other files."""
+    path, seen = tmp_path / "json", tmp_path / "seen.npz"
+    words = ["gorila", "--json", str(path), "--record", str(seen), option, "/dev/full"]
+    assert threads.run(2, lambda comm: main(*words, comm=comm), timeout=20) == [2, 2]
+    printed = capsys.readouterr()
+    assert "mean greedy return" in printed.out
+    assert "rl: error: cannot write /dev/full: " in printed.err
+    assert result(path)["env_steps"] == 400
+    assert seen.exists() == (option == "--picture")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("words", "ranks", "text"),
+    [
+        (["dqn"], 1, "the loss of update 2 is nan"),
+        (["apex"], 3, "smaller learning rate may help"),
+        (["apex", "--lockstep"], 4, "smaller learning rate may help"),
+    ],
+)
+def test_a_run_that_diverges(words, ranks, text, capsys):
+    """All ranks end alike."""
+    assert threads.run(ranks, lambda comm: main(*words, "--set", "lr=1e38", comm=comm), timeout=30) == [2] * ranks
+    err = capsys.readouterr().err
+    assert "rl: error: " in err
+    assert text in err
+
+
+def test_what_a_gorila_that_goes_on_counts(tmp_path):
+    """The last run has nothing left to do."""
+
+    def ended(steps, *options):
+        words = ["gorila", "--lockstep", "--set", f"max_steps={steps}", *options]
+        files = ["--json", str(tmp_path / "json"), "--checkpoints", str(tmp_path / "out")]
+        assert threads.run(3, lambda comm: main(*words, *files, comm=comm), timeout=60) == [0] * 3
+        found = result(tmp_path / "json")
+        assert found["bytes_per_step"] == sum(found["bytes"].values()) / max(1, found["counted_steps"])
+        return found["env_steps"], found["counted_steps"], found["bytes"]["learners to server"]
+
+    first, second, third = ended(400), ended(600, "--resume"), ended(600, "--resume")
+    assert [first[:2], second[:2], third[:2]] == [(400, 400), (600, 200), (600, 0)]
+    assert 0 < third[2] < second[2] < first[2]
 
 
 @pytest.mark.quick("True-apex", "False-gorila")

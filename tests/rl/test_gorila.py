@@ -181,3 +181,48 @@ def test_bundles_without_room_for_an_episodes_end():
     threads.run(3, on_rank, **HOW)
     with pytest.raises(ValueError, match="the replay has room for 24 transitions, not for the 25"):
         rl.DQN(corridor(), small(capacity=24, n=25), 0)
+
+
+def test_a_run_that_goes_on_counts_its_own_bytes():
+    """Servers save no counts, so those of the bundles begin anew, too."""
+
+    def begun(comm):
+        player = rl.Gorila(corridor(), small(), SEED, comm, lockstep=True)
+        state = None
+        if player.trains:
+            player.advance(120)
+            state = player.state_dict()
+        player.close()
+        return state, player.traffic()
+
+    results = threads.run(3, begun, **HOW)
+
+    def resumed(comm):
+        player = rl.Gorila(corridor(), small(), SEED, comm, lockstep=True)
+        if player.trains:
+            player.load_state_dict(results[comm.rank][0])
+        player.close()
+        return player.traffic(), player.counted_from, player.steps
+
+    found = threads.run(3, resumed, **HOW)
+    assert [counts for _, *counts in found] == [[120, 120], [120, 120], [0, 0]]
+    for path, count in results[0][1].items():
+        assert 0 < found[0][0][path] < count / 2
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_bundle_that_diverges_ends_the_run_of_all(lockstep):
+    def diverging(loss):
+        raise FloatingPointError("the loss is nan")
+
+    def on_rank(comm):
+        player = rl.Gorila(corridor(), small(), SEED, comm, lockstep=lockstep)
+        if player.trains:
+            second = player.comm.rank == 1
+            if second:
+                player.learner.accept = diverging
+            with pytest.raises(FloatingPointError, match="^the loss is nan" if second else "^rank 1: the loss is nan"):
+                player.advance(240)
+        player.close()
+
+    threads.run(4, on_rank, **HOW)

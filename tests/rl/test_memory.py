@@ -106,7 +106,7 @@ def test_a_state_goes_on_alike(prioritised):
 def test_experience_in_a_file(tmp_path):
     path = tmp_path / "experience.npz"
     rl.write_experience(path, made(5))
-    for kept, wanted in zip(rl.read_experience(path, FORM), made(5), strict=True):
+    for kept, wanted in zip(rl.read_experience(path, FORM, 2), made(5), strict=True):
         np.testing.assert_array_equal(kept, wanted)
 
 
@@ -117,26 +117,46 @@ def test_experience_in_a_file(tmp_path):
         ({"observations": np.zeros((5, 3), np.float32)}, r"observations are float32 of shape \(5, 3\)"),
         ({"rewards": np.full(5, np.nan, np.float32)}, "rewards are not all finite"),
         ({"discounts": np.zeros(4, np.float32)}, "discounts are"),
+        ({"actions": np.array([0, 1, 0, 2, 1], np.int32)}, "actions are 0 to 2, of this environment 0 to 1"),
+        ({"actions": np.array([0, -1, 0, 1, 1], np.int32)}, "actions are -1 to 1, of this environment 0 to 1"),
     ],
 )
 def test_other_experience_is_refused(tmp_path, change, text):
     path = tmp_path / "experience.npz"
     rl.write_experience(path, made(5)._replace(**change))
     with pytest.raises(ValueError, match=text):
-        rl.read_experience(path, FORM)
+        rl.read_experience(path, FORM, 2)
 
 
 def test_files_that_are_none(tmp_path):
     path = tmp_path / "experience.npz"
     with pytest.raises(OSError, match="experience"):
-        rl.read_experience(path, FORM)
+        rl.read_experience(path, FORM, 2)
     for data in (b"", b"nothing", b"PK\x03\x04"):
         path.write_bytes(data)
         with pytest.raises(ValueError, match="no file of recorded experience"):
-            rl.read_experience(path, FORM)
+            rl.read_experience(path, FORM, 2)
     np.savez(path, actions=np.array([{}], object))
     with pytest.raises(ValueError, match="no file of recorded experience"):
-        rl.read_experience(path, FORM)
+        rl.read_experience(path, FORM, 2)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_byte_of_a_file_is_found_or_changes_nothing(tmp_path, save):
+    path = tmp_path / "experience.npz"
+    save(path, **made(5)._asdict())
+    whole, said = path.read_bytes(), []
+    for place in range(0, len(whole), 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place // 2 % 8]) + whole[place + 1 :])
+        try:
+            read = rl.read_experience(path, FORM, 2)
+        except (ValueError, OSError) as error:
+            said.append(str(error))
+            continue
+        for kept, wanted in zip(read, made(5), strict=True):
+            np.testing.assert_array_equal(kept, wanted)
+    assert len(said) > len(whole) / 4
+    assert all("no file of recorded experience" in text or "Invalid argument" in text for text in said)
 
 
 def test_transitions_have_the_fields_of_files():

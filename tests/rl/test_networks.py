@@ -4,6 +4,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from corridor import PIXELS, pictured, small
 from jobs import ROOT, variables
 
 from collectives import rl
@@ -97,11 +98,21 @@ def test_bad_input(make):
         make(np.random.default_rng(0))
 
 
+def test_only_pixels_are_scaled():
+    """Frames of other numbers are taken as they are; an environment may have scaled them."""
+    x = np.random.default_rng(0).integers(0, 256, (3, 2, 5, 8)).astype(np.uint8)
+    found = []
+    for dtype, seen in (("|u1", x), ("<f4", (x / 255).astype(np.float32))):
+        task = pictured()._replace(form=rl.Form((2, 5, 8), dtype))
+        found.append(small(**PIXELS).makers(task, 0)[0]()(seen))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)
+
+
 TORCH = """
 import copy
 import numpy as np, torch
 from collectives import rl, train
-from corridor import corridor, small
+from corridor import PIXELS, corridor, pictured, small
 from collectives.rl import torch as of_torch
 from collectives.rl.networks import NumpyValues
 
@@ -147,6 +158,15 @@ for dueling in (True, False):
     np.testing.assert_allclose(theirs.backward(*sample)[0], mine.backward(*sample)[0], rtol=1e-4, atol=1e-5)
     for one, other in list(zip(theirs.net.parameters(), mine.net.parameters(), strict=False))[:6]:
         np.testing.assert_allclose(one.grad.numpy(), other.grad, rtol=1e-3, atol=1e-6)
+
+x, found = rng.integers(0, 256, (3, 2, 5, 8)).astype(np.uint8), []
+for dtype, seen in (("|u1", x), ("<f4", (x / 255).astype(np.float32))):
+    frames = pictured()._replace(form=rl.Form((2, 5, 8), dtype))
+    found.append(small(library="torch", **PIXELS).makers(frames, 0)[0]()(seen))
+np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)
+memory = corridor()._replace(form=rl.Form((2,), "|u1"))  # bytes that are no frames
+values = small(library="torch").makers(memory, 0)[0]()
+np.testing.assert_array_equal(values(x[0, 0, :, :2]), values(x[0, 0, :, :2].astype(np.float32)))
 
 task = rl.Task("game", rl.Form((4, 40, 40), "|u1"), 3, None, None, float)
 numbers = [rl.settings("apex", "ALE/Pong-v5", convolutions=(8, 4, 2), library=name) for name in ("numpy", "torch")]

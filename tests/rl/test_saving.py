@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.rl.saving import Checkpoints, saved
+from collectives.rl.saving import Checkpoints, prepare, saved
 from collectives.train import checkpoint, threads
 
 HOW = {"timeout": 10}
@@ -36,3 +36,21 @@ def test_a_state_that_one_rank_cannot_read(tmp_path, monkeypatch):
             kept.load(comm)
 
     threads.run(2, on_rank, **HOW)
+
+
+def test_what_a_killed_run_has_left_half_done_goes(tmp_path):
+    """A checkpoint that was being written, and one that was being removed, when the run was killed."""
+
+    def on_rank(comm):
+        kept = Checkpoints(tmp_path, {}, tensors=False)
+        for step in (200, 400):
+            kept.save(comm, step, {"step": step})
+        return kept.load(comm)["step"]
+
+    prepare(tmp_path)
+    assert threads.run(2, on_rank, **HOW) == [400, 400]
+    for name in (".writing-step-000000000600", ".removing-step-000000000200"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-00000.safetensors").write_bytes(b"half of it")
+    prepare(tmp_path)
+    assert list(tmp_path.iterdir()) == saved(tmp_path) == [tmp_path / "step-000000000400"]

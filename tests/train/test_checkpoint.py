@@ -143,6 +143,8 @@ def test_parts_must_cover_their_vector():
         (((0, 4, 6), (3, 6, 6)), "two ranks have elements 3 to 4"),
         (((0, 6, 6), (0, 6, 6)), "two ranks have"), (((0, 2, 6), (2, 6, 7)), "rank 1 has a part of 7"),
         (((1, 6, 6),), "nobody has elements 0 to 1"),
+        (((0, 3, 10), (10, 10, 10)), "nobody has elements 3 to 10"),
+        (((0, 3, 10), (5, 5, 10), (5, 10, 10)), "nobody has elements 3 to 5"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=words):
             manifest.check_cover(parts(*pieces))

@@ -22,10 +22,10 @@ from collectives.train.compare.tally import Tally
 KEYS = {*FOUND, "strategy", "ranks", "seed", "bytes_sent", "weights_sha256", "stopped"}
 
 
-def main(*words):
+def main(*words, comm=MPI.COMM_SELF):
     parser = argparse.ArgumentParser(prog="compare")
     compare.add_arguments(parser)
-    return compare.main(parser.parse_args(words), MPI.COMM_SELF)
+    return compare.main(parser.parse_args(words), comm)
 
 
 def run(accuracies, seconds=10.0, ranks=4, samples=1000, sent=5000.0):
@@ -266,6 +266,15 @@ def test_bad_input(capsys, words, said):
     out, err = capsys.readouterr()
     assert err.startswith("compare: error: ")
     assert said in err
+
+
+def test_an_error_of_the_training_of_one_process_is_raised_on_all_ranks(tmp_path, capsys):
+    """The others sleep meanwhile: nothing is wrong with the options, but the network does not take the samples."""
+    path = tmp_path / "flat.npz"
+    np.savez(path, x=np.arange(240.0).reshape(60, 4), y=np.arange(60) % 3)
+    words = ["--strategies", "allreduce", "--data", str(path), "--model", "cnn", "--epochs", "1", "--step", "0"]
+    assert threads.run(2, lambda comm: main(*words, comm=comm), timeout=20) == [2, 2]
+    assert "compare: error: the cnn takes images" in capsys.readouterr().err
 
 
 def test_a_limit_that_is_missed_is_the_exit_status(capsys):

@@ -96,3 +96,7 @@ def test_bad_files(tmp_path):
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="not a readable"):
         train.load_npz(tmp_path / "cut.npz")
+    place = whole.index(b"PK\x01\x02") + 8  # one bit, by which the first array is said to be encrypted
+    (tmp_path / "damaged.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(ValueError, match="not a readable"):
+        train.load_npz(tmp_path / "damaged.npz")

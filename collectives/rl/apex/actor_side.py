@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..acting import Actor, priorities
 from ..mail import Kind, Mail, Message, pack, pack_transitions
 from ..settings import Settings
@@ -22,6 +24,7 @@ class ActorSide:
         self._answers = mail.inbox(self._shard, TO_ACTOR, 0)
         self._parameters = mail.inbox(0, PARAMETERS, 4 * actor.values.size)
         self._since = self._asked = self._unanswered = 0
+        self.problem: str | None = None  # why nothing can be learnt from what it sends
 
     def free(self) -> None:
         """Play until the shard says to rest."""
@@ -67,6 +70,12 @@ class ActorSide:
 
     def _send(self, kind: Kind, transitions: Transitions, steps: int) -> None:
         known = priorities(self.actor.values, transitions)
+        if not np.isfinite(known).all():
+            self.problem = (
+                "the values of actions, or rewards, are not finite: the network may have diverged; a smaller learning "
+                "rate may help"
+            )
+            known = np.zeros_like(known)  # the shard needs some until all have met
         message = pack_transitions(kind, steps, transitions, known, self._form)
         self._mail.send("actors to replay", self._shard, TO_SHARD, message)
         self._unanswered += 1

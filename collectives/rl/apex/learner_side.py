@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..learning import Learner
 from ..mail import Kind, Mail, Message, longest, pack
@@ -23,6 +24,7 @@ class LearnerSide:
         self._shards = [mail.inbox(places.rank_of_shard(s), BATCHES, most) for s in range(places.shards)]
         self._actors = [mail.inbox(places.rank_of_actor(a), TO_LEARNER, 0) for a in range(places.actors)]
         self._steps = [0] * places.shards  # that each shard has told of
+        self.problem: str | None = None  # why it learns no more
 
     def free(self, until: int) -> None:
         """Learn until the actors have taken `until` steps, and all ranks rest."""
@@ -46,7 +48,7 @@ class LearnerSide:
                     else:
                         self._learn(number, message)
             playing -= self._mail.dead
-            if not resting and sum(self._steps) >= until:
+            if not resting and (self.problem is not None or sum(self._steps) >= until):
                 resting = True
                 for inbox in self._shards:
                     self._mail.send("learner to replay", inbox.peer, ERRORS, pack(Kind.REST))
@@ -72,10 +74,22 @@ class LearnerSide:
     def _learn(self, shard: int, message: Message) -> None:
         self._steps[shard] = message.number
         transitions, weights = message.transitions(self._form)
-        errors = self.learner.update(Sample(transitions, weights, _NOWHERE, _NOWHERE))
-        assert errors is not None  # this learner refuses no loss
+        errors = self._errors(Sample(transitions, weights, _NOWHERE, _NOWHERE))
         peer = self._shards[shard].peer
         self._mail.send("learner to replay", peer, ERRORS, pack(Kind.ERRORS, 0, len(errors), errors))
+
+    def _errors(self, sample: Sample) -> NDArray[np.float32]:
+        """The new priorities of a sample. After a loss that is not finite they are zeros: other ranks need an answer
+        until all have met."""
+        if self.problem is None:
+            try:
+                errors = self.learner.update(sample)
+            except FloatingPointError as error:
+                self.problem = str(error)
+            else:
+                assert errors is not None  # this learner refuses no loss
+                return errors
+        return np.zeros(sample.transitions.rows, np.float32)
 
     def _give(self, actor: int) -> None:
         flat = self.learner.values.flat()

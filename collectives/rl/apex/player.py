@@ -52,6 +52,7 @@ class ApeX:
     """
 
     trains = True
+    counted_from = 0
 
     def __init__(
         self, task: Task, settings: Settings, seed: int, comm: Any, *, shards: int = 1, lockstep: bool = False
@@ -128,18 +129,22 @@ class ApeX:
         return found
 
     def _meet(self) -> None:
-        """Let all ranks know the counts and the learner's network."""
+        """Let all ranks know the counts and the learner's network. FloatingPointError on all of them if one has met
+        numbers that are not finite."""
         flat = np.ascontiguousarray(self.values.flat())
 
-        def meet(comm: Any) -> list[tuple[int, int]]:
+        def meet(comm: Any) -> list[tuple[int, int, str | None]]:
             comm.Bcast(flat, root=0)
-            mine = (self.memory.steps if self.memory else 0, self._learner.updates if self._learner else 0)
-            found: list[tuple[int, int]] = comm.allgather(mine)
+            counts = self.memory.steps if self.memory else 0, self._learner.updates if self._learner else 0
+            found: list[tuple[int, int, str | None]] = comm.allgather((*counts, self.side.problem))
             return found
 
         found = self.together(meet)
-        self.steps, self.updates = sum(steps for steps, _ in found), found[0][1]
+        self.steps, self.updates = sum(steps for steps, _, _ in found), found[0][1]
         self.values.put(flat)
+        for _, _, problem in found:
+            if problem is not None:
+                raise FloatingPointError(problem)
 
     def traffic(self) -> dict[str, int]:
         """The bytes of messages by path, of all ranks that live. Collective."""

@@ -14,6 +14,8 @@ from .places import BATCHES, ERRORS, TO_ACTOR, TO_SHARD, Places
 class ShardSide:
     """Takes the transitions of its actors, and sends batches to the learner before it asks for them."""
 
+    problem: str | None = None  # it computes nothing
+
     def __init__(self, memory: Memory, mail: Mail, places: Places, number: int, settings: Settings, form: Form) -> None:
         self.memory, self._mail, self._settings, self._form = memory, mail, settings, form
         most = longest(form, settings.chunk + settings.n * settings.envs)

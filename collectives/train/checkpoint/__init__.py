@@ -4,10 +4,11 @@ A checkpoint is a folder of ``manifest.json`` and the ranks' arrays in the forma
 when the disk has all of it. Nothing in it is executed when it is read.
 """
 
+from .folder import Folder
 from .manifest import Corrupt
 from .reading import Checkpoint, load
 from .sharded import Shard, Stored
 from .slices import Slice, StoredArray
 from .writing import save
 
-__all__ = ["Checkpoint", "Corrupt", "Shard", "Slice", "Stored", "StoredArray", "load", "save"]
+__all__ = ["Checkpoint", "Corrupt", "Folder", "Shard", "Slice", "Stored", "StoredArray", "load", "save"]

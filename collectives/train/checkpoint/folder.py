@@ -13,14 +13,17 @@ _STEP = re.compile(r"step-(\d+)")
 
 
 class Folder:
-    """A folder of checkpoints. Its methods are for one rank, which is the one that commits."""
+    """A folder with the checkpoints of a run. Its methods are for one rank, which is the one that commits them.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    `digits`: the least digits of a step in a checkpoint's name.
+    """
+
+    def __init__(self, root: Path, digits: int = 9) -> None:
+        self.root, self._digits = root, digits
 
     def path(self, step: int) -> Path:
         """The folder of the checkpoint of `step`."""
-        return self.root / f"step-{step:09d}"
+        return self.root / f"step-{step:0{self._digits}d}"
 
     def prepare(self) -> None:
         """Make the folder, and remove what a process that ended has left half done. OSError if it cannot be written."""

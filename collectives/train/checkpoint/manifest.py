@@ -57,10 +57,12 @@ def _check_line(name: str, pieces: Sequence[list[int]], total: int) -> None:
     """ValueError unless the pieces cover a vector of `total` elements."""
     end = 0
     for rank, start, stop in sorted(pieces, key=lambda piece: piece[1:]):
-        if start != end and start != stop:
+        if start == stop:  # it covers nothing, wherever it lies
+            continue
+        if start != end:
             what = "nobody has" if start > end else "two ranks have"
             raise ValueError(f"{name}: {what} elements {min(start, end)} to {max(start, end)} (rank {rank})")
-        end = max(end, stop)
+        end = stop
     if end != total:
         raise ValueError(f"{name}: nobody has elements {end} to {total}")
 

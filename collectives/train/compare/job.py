@@ -9,7 +9,7 @@ from typing import Any
 
 from ...drawing import require_matplotlib
 from ...files import made_folder
-from ..agree import on_rank_0
+from ..agree import is_own, on_rank_0, raise_on_all
 from ..cli.choice import Choice, assignments, with_options
 from ..cli.command import Say, run_command
 from ..cli.result import check_json, write_json
@@ -56,15 +56,22 @@ def _prepared(args: argparse.Namespace, comm: Any) -> list[Choice]:
 
 
 def _alone(task: Task, args: argparse.Namespace, seed: int, batch: int, pace: Pace, comm: Any) -> Values:
-    """The training of one process, rank 0, while the others sleep. Collective."""
+    """The training of one process, rank 0, while the others sleep. Collective. All ranks raise an error of it."""
     single = comm.Split(comm.rank)
     found: Values = {}
+    failure: Exception | None = None
     if comm.rank == 0:
-        found = train(task, ALONE, seed, args.epochs, batch, pace.alone(), single, batch / pace.samples)
-    single.Free()
+        try:
+            found = train(task, ALONE, seed, args.epochs, batch, pace.alone(), single, batch / pace.samples)
+        except Exception as error:
+            if not is_own(error):
+                raise
+            failure = error
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(NAP)
+    raise_on_all(comm, failure)
+    single.Free()
     values: Values = comm.bcast(found, root=0)
     return values
 

@@ -80,7 +80,7 @@ def load_npz(path: str | Path) -> Dataset:
             arrays = {key: file[key] for key in file.files}
     except OSError as error:
         raise OSError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         parts = [arrays[key] for key in ("x_train", "y_train", "x_test", "y_test")]

@@ -39,14 +39,20 @@ def gathered(comm: Any, make: Callable[[], T], describe: Callable[[T], Descripti
 
 
 def same_everywhere(every: list[Description]) -> None:
-    """Raise ValueError if the descriptions differ; it names the lowest rank that differs from rank 0, and in what.
+    """Raise ValueError if the descriptions differ; it names the lowest rank that differs from one before, and in what.
 
     None stands for what a rank cannot tell.
     """
-    for rank, other in enumerate(every):
-        for key, value in every[0].items():
-            if None not in (value, other[key]) and value != other[key]:
-                raise ValueError(f"the ranks' loaders differ: {key} is {other[key]} on rank {rank}, {value} on rank 0")
+    known: dict[str, tuple[int, Any]] = {}
+    for rank, mine in enumerate(every):
+        for key, value in mine.items():
+            if value is None:
+                continue
+            first, wanted = known.setdefault(key, (rank, value))
+            if value != wanted:
+                raise ValueError(
+                    f"the ranks' loaders differ: {key} is {value} on rank {rank}, {wanted} on rank {first}"
+                )
 
 
 def check_saved(state: Mapping[str, Any], mine: Mapping[str, Any]) -> None:

@@ -135,7 +135,7 @@ def _named_arrays(thing: Any, name: str) -> list[tuple[str, Any]]:
             found = [(str(path), np.load(path, mmap_mode="r", allow_pickle=False))]
     except OSError as error:
         raise OSError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a readable .npy or .npz file of plain arrays: {error}") from error
     if not found or not _are_arrays([array for _, array in found]):
         raise ValueError(f"{path} has no arrays with rows")

@@ -80,11 +80,12 @@ class Pipeline:
         placement = together(comm, lambda: Placement(int(comm.rank), int(comm.size), replicas))
         self._placement = placement
         layout = together(comm, lambda: Layout(net, placement, self.schedule.chunks, cut, sample, route))
+        settings = {"schedule": self.schedule.name, "chunks": self.schedule.chunks, "micro_batches": micro_batches}
+        settings |= {"recompute": recompute, "replicas": placement.replicas}
+        settings["cut"] = cut if isinstance(cut, str) else layout.bounds[1:-1]
+        same_as_rank_0(comm, settings | layout.describe(), "Pipeline")
         bounds = comm.bcast(layout.bounds, root=0)  # measured times differ
         self._layout = layout = layout.cut_at(bounds)
-        settings = {"schedule": self.schedule.name, "micro_batches": micro_batches, "recompute": recompute}
-        settings["replicas"] = placement.replicas
-        same_as_rank_0(comm, settings | layout.describe(), "Pipeline")
         together(comm, lambda: self._check(layout))
         mine = [placement.virtual(chunk) for chunk in range(self.schedule.chunks)]
         self._activations = Activations()

@@ -121,7 +121,7 @@ def _each(opt: Any, net: Any, state: Mapping[str, Any], change: Change) -> dict[
     """The state of an optimizer after ``change(name, array)`` of each array that belongs to a parameter."""
     if "buckets" in state:
         raise ValueError("this optimizer works on flat arrays (shard, or parameters of 16 bits), which cannot be cut")
-    if not hasattr(net, "named_parameters"):
+    if not hasattr(opt, "param_groups"):  # NumPy's, by name; torch's is by number
         return {
             key: {name: change(name, array) for name, array in value.items()} if isinstance(value, dict) else value
             for key, value in state.items()

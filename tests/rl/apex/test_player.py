@@ -199,6 +199,25 @@ def test_an_actor_that_fails_ends_the_run():
         threads.run(4, on_rank, **HOW)
 
 
+@pytest.mark.parametrize(("lockstep", "until"), [(True, 240), (False, 100_000)])
+def test_a_learner_that_diverges_ends_the_run_of_all(lockstep, until):
+    """In lockstep after the rounds that all have begun, else at once."""
+
+    def diverging(loss):
+        raise FloatingPointError("the loss is nan")
+
+    def on_rank(comm):
+        player = rl.ApeX(corridor(), small(), 0, comm, lockstep=lockstep)
+        if comm.rank == 0:
+            player._learner.accept = diverging
+        with pytest.raises(FloatingPointError, match="^the loss is nan$"):
+            player.advance(until)
+        player.close()
+        return player.updates, player.steps < 2000
+
+    assert threads.run(4, on_rank, **HOW) == [(0, True)] * 4
+
+
 @pytest.mark.parametrize(("size", "shards", "text"), [(2, 1, "needs 3 ranks"), (4, 2, "needs 5"), (4, 0, "at least 1")])
 def test_too_few_ranks(size, shards, text):
     def on_rank(comm):

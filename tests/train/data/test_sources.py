@@ -179,6 +179,12 @@ def test_an_array_that_fails_names_itself_and_the_row():
         batches((Broken(), Y))
 
 
+def damaged(archive):
+    """An archive in which a bit has changed, by which its files are said to be encrypted."""
+    place = archive.index(b"PK\x01\x02") + 8
+    return archive[:place] + bytes([archive[place] ^ 1]) + archive[place + 1 :]
+
+
 def test_bad_files(files):
     (files / "cut.npy").write_bytes((files / "x.npy").read_bytes()[:-1])
     (files / "text.npy").write_text("hello")
@@ -187,7 +193,9 @@ def test_bad_files(files):
     np.save(files / "one.npy", np.array(3))
     np.savez(files / "none.npz")
     (files / "cut.npz").write_bytes((files / "both.npz").read_bytes()[:300])
-    for name in ("cut.npy", "text.npy", "objects.npy", "objects.npz", "one.npy", "none.npz", "cut.npz"):
+    (files / "locked.npz").write_bytes(damaged((files / "both.npz").read_bytes()))
+    bad = "cut.npy", "text.npy", "objects.npy", "objects.npz", "one.npy", "none.npz", "cut.npz", "locked.npz"
+    for name in bad:
         with pytest.raises(ValueError, match=f"{re.escape(name)} (is not a readable|has no arrays)"):
             batches(files / name)
     with pytest.raises(OSError, match=r"cannot read .*absent.npy: No such file"):

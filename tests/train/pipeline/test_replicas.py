@@ -6,6 +6,7 @@ from pipeline_training import LOSS, X, Y, alone, assert_same, chain, on_mesh, sg
 
 from collectives import PeerFailure, train
 from collectives.train import threads
+from collectives.train.pipeline.interleaved_1f1b import Interleaved1F1B
 from collectives.train.pipeline.partition import balanced
 
 PLAIN = [("gpipe", [1, 2]), ("1f1b", [2, 1]), ("1f1b", [1, 2, 1]), ("zero_bubble", [1, 3]), ("gpipe", [3])]
@@ -141,3 +142,26 @@ def test_ranks_that_ask_for_different_replicas():
             train.Pipeline(chain(), comm, replicas=[1, 2] if comm.rank else [2, 1])
 
     threads.run(3, on_rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_rank_0", "of_others"),
+    [
+        ("chunks", {"schedule": Interleaved1F1B(3)}, {"schedule": Interleaved1F1B(2)}),
+        ("cut", {"cut": [4, 9]}, {"cut": [5, 10]}),
+        ("cut", {"cut": [4, 9]}, {}),
+    ],
+)
+def test_ranks_that_ask_for_different_stages(name, of_rank_0, of_others):
+    def on_rank(comm):
+        with pytest.raises(ValueError, match=f"{name} is .* on rank 0" if comm.rank else "2 of 3 ranks differ"):
+            train.Pipeline(chain(), comm, micro_batches=3, **(of_others if comm.rank else of_rank_0))
+
+    threads.run(3, on_rank)
+
+
+def test_a_cut_is_equal_however_it_is_given():
+    def on_rank(comm):
+        return train.Pipeline(chain(), comm, cut=[4, 9] if comm.rank else np.array([4, 9])).state_dict().keys()
+
+    assert len(set().union(*threads.run(3, on_rank))) == 18

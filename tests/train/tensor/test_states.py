@@ -104,3 +104,27 @@ def test_replicas_of_rank_0_are_given_to_all():
         np.testing.assert_array_equal(net.layers[0].weight.data, kept)
 
     train.threads.run(3, work)
+
+
+def test_a_pipeline_of_cut_layers():
+    """Each stage has the states of its own layers, whole; another optimizer takes them."""
+    alone = network()
+    opt_alone = optimizer(alone)
+    steps(alone, opt_alone, 3)
+
+    def work(comm):
+        mesh = train.Mesh(comm, pipeline=2, tensor=2)
+        pipe = train.Pipeline(network(mesh.tensor), mesh.pipeline, micro_batches=2, cut=[1])
+        opt = optimizer(pipe)
+        for _ in range(3):
+            opt.zero_grad()
+            pipe.step(X, Y, train.CrossEntropyLoss())
+            opt.step()
+        state = train.tensor.whole_optimizer_state(opt, pipe, mesh.tensor)
+        again = optimizer(pipe)
+        train.tensor.load_whole_optimizer_state(again, pipe, state, mesh.tensor)
+        near(again.state_dict(), opt.state_dict())
+        first, second = mesh.pipeline.allgather(state)
+        near({**first, **{key: first[key] | second[key] for key in ("mean", "square")}}, opt_alone.state_dict())
+
+    train.threads.run(4, work)
