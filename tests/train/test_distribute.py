@@ -217,3 +217,26 @@ def test_a_strategy_is_called_at_its_moments():
         opt.step()
     assert calls == ["bucket", "before", "after"] * 2 + ["finish"]
     assert opt.strategy.state_dict() == {}
+
+
+@pytest.mark.parametrize("micro", [False, True])
+@pytest.mark.parametrize("strategy", [train.NoComm, train.Strategy])
+def test_the_gradient_of_no_samples_is_zeros(strategy, micro):
+    """It may be no number, as that of a learnt weight of the loss. A strategy need not know that."""
+    net, opt = parts()
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: p.grad.fill(np.nan))
+    net, opt = train.distribute(net, opt, strategy(), comm=MPI.COMM_SELF)
+    before = net.state_dict()
+
+    def backward_of_nothing():
+        net(np.zeros((0, 6))).backward(np.zeros((0, 3)))
+
+    if micro:
+        with opt.strategy.no_sync():
+            backward_of_nothing()
+    backward_of_nothing()
+    opt.step()
+    for p in net.parameters():
+        np.testing.assert_array_equal(p.data, before[p.name])
+        assert not p.grad.any()

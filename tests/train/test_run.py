@@ -120,6 +120,52 @@ def test_options_that_differ_on_ranks(tmp_path, name, values):
     assert told == f"Run: {name} is {values[1]} on rank 1, {values[0]} on rank 0"
 
 
+def with_rate():
+    """What a run can set the learning rate of."""
+    return SimpleNamespace(lr=0.1, state_dict=dict, load_state_dict=dict)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "lr"])
+def test_a_function_that_only_one_rank_gives(name):
+    """The others did not come to what it communicates, or went on with another rate."""
+
+    def rank(comm):
+        given = {name: lambda *_: 0.1} if comm.rank == 0 else {}
+        with pytest.raises(ValueError, match="Run: ") as error:
+            train.Run(comm=comm, state={"opt": with_rate()}, **given)
+        return str(error.value)
+
+    assert train.threads.run(2, rank, timeout=10)[1] == f"Run: {name} is None on rank 1, a function on rank 0"
+
+
+def test_the_rate_counts_samples_that_are_left_out():
+    data, seen = train.Loader((np.zeros((100, 2)),), 64, comm=MPI.COMM_SELF, drop_last=True), []
+
+    def rate(samples):
+        seen.append(samples)
+        return 0.1
+
+    run = train.Run(comm=MPI.COMM_SELF, state={"opt": with_rate()}, lr=rate, progress=None)
+    assert len(list(run.steps(data, epochs=3))) == 3
+    assert seen == [0, 64, 100, 164, 200, 264]
+
+
+@pytest.mark.parametrize("strategy", [train.AllReduce, train.LocalSGD])
+def test_a_run_that_was_made_before_distribute(strategy, tmp_path):
+    """Its checkpoints lacked the strategy, and what the strategy lets differ of all ranks but one."""
+
+    def rank(comm):
+        data = train.Loader((np.zeros((8, 2)), np.zeros(8, int)), 4, comm=comm)
+        net = train.mlp((2,), 2, rng=np.random.default_rng(0))
+        opt = train.SGD(net.parameters(), lr=0.5)
+        run = train.Run(tmp_path, comm=comm, state={"net": net, "opt": opt, "data": data}, checkpoint_every=1)
+        train.distribute(net, opt, strategy(), comm=comm)
+        with pytest.raises(ValueError, match="make the run after distribute"):
+            next(run.steps(data, epochs=1))
+
+    train.threads.run(2, rank, timeout=10)
+
+
 def test_names_of_the_run_are_not_logged():
     run = train.Run(comm=MPI.COMM_SELF)
     next(run.steps(loader(), epochs=1))

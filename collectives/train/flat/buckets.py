@@ -48,7 +48,7 @@ class Bucket:
       copies of them, which ``Buckets.fetch`` and ``Buckets.deliver`` keep alike.
     * ``flat``: their gradients and one element more, of shape (count + 1,). Views of it are ``grads`` (all gradients)
       and ``weight`` (the last element), which a strategy may use for a number that goes with the gradients.
-    * ``samples``: the number of samples of this rank of which ``grads`` is the mean.
+    * ``samples``: the number of samples of this rank of which ``grads`` is the mean; of none it is zeros.
     * ``progress``: that of the step under way, shared by all buckets of the network.
     """
 
@@ -254,6 +254,9 @@ class Buckets:
         bucket.samples = self._samples if self._every_pass else total
         if self._before and not self._every_pass:
             bucket.take_mean(self._samples, total)
+        if self._keep and not bucket.samples:  # the gradient of no samples may be NaN
+            for slot in bucket.parameters:
+                slot.put_zeros()
         self.on_bucket(bucket)
 
     def _put_zeros(self, bucket: Bucket) -> None:

@@ -15,8 +15,12 @@ from .states import check, check_whole
 
 
 def check_same(comm: Any, out: Any, state: Mapping[str, Any], **given: Any) -> None:
-    """ValueError on all ranks unless what a run is given is the same on all of them. Folders may have other names."""
-    mine = {**given, "state": sorted(state), "out": None if out is None else "a folder"}
+    """ValueError on all ranks unless what a run is given is the same on all of them.
+
+    Folders may have other names, and functions may be others.
+    """
+    told = {key: "a function" if callable(value) else value for key, value in given.items()}
+    mine = {**told, "state": sorted(state), "out": None if out is None else "a folder"}
     same_as_rank_0(comm, mine, "Run")
 
 

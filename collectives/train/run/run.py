@@ -40,6 +40,7 @@ class Run:
     * `state`: the objects of the run by name, each with ``state_dict`` and ``load_state_dict``. "opt" is the optimizer
       whose rate `lr` sets and records have. The loader that `steps` gets must be among them if there are checkpoints.
       The strategies of all optimizers there are saved, too, and end with the steps (``finish`` and ``close``).
+      They must be there when the run is made, so `distribute` comes before.
     * `name`: the run's name in the log. Runs of different names may share a folder.
     * `evaluate`: a collective function without arguments, called after each epoch. Its dict of numbers goes into the
       record of that epoch. Numbers are also those of NumPy, and arrays and tensors of one element.
@@ -57,7 +58,8 @@ class Run:
     * `patience`: end after so many epochs without a new best; needs `best`.
     * `resume`: whether to go on from the newest checkpoint in `out` (default: True). A corrupt one is set aside with a
       warning, and the one before is used. With False, ValueError if there is any and the run has a `state`.
-    * `lr`: the learning rate as a function of the samples of all ranks so far, set before each step.
+    * `lr`: the learning rate as a function of the samples of all ranks so far, set before each step. Those count that
+      `drop_last` has left out of earlier epochs, so that an epoch is as many samples as the data set has.
     * `callbacks`: a list of `Callback`, of which rank 0's are called.
     * `check_weights`: steps between checks that the weights have the same bits on all ranks; see
       `train.check_weights`, also for its cost. By default there are none.
@@ -114,7 +116,7 @@ class Run:
         check_same(
             self.comm, out, self.state, name=name, every=every, checkpoint_every=checkpoint_every, keep=keep, best=best,
             checkpoint_seconds=checkpoint_seconds, patience=patience, resume=resume, check_weights=check_weights,
-            elastic=elastic, commit_every=commit_every, replace_ranks=replace_ranks,
+            elastic=elastic, commit_every=commit_every, replace_ranks=replace_ranks, evaluate=evaluate, lr=lr,
         )  # fmt: skip
         out = folder_of(out, mesh)
         self.trains = self._role is None or self._role.trains
@@ -122,7 +124,7 @@ class Run:
             out, checkpoint_every, checkpoint_seconds, best, patience, callbacks = None, None, None, None, None, ()
         leave_out_servers(self.state, self._role, self.state.values())
         self.name, self.every, self.settings = name, every, dict(settings or {})
-        self._evaluate, self._lr = evaluate, lr
+        self._evaluate, self._lr, self._strategies = evaluate, lr, Strategies(self.state)
         self._check_weights, self._replicas = check_weights, replicas(self.state, check_weights)
         self._reports = Reports(self.comm, name, out, settings=self.settings, callbacks=callbacks, mode=progress)
         self._improvement, self._means = Improvement(best, patience), Means()
@@ -150,9 +152,9 @@ class Run:
         After each epoch the network is evaluated and the log written; after the last one, ``finish`` of the strategies
         comes before that. Ends early by a signal or by `patience`; see ``stopped``. A loop that all ranks left by
         ``break`` can be entered again; that step is not counted. Raises on all ranks: ValueError unless `epochs` is
-        at least 1, and for a loader that is not in the state, if the run saves it or is elastic; FloatingPointError if
-        the mean of a logged value, or a weight to be saved, is not finite; what writing a checkpoint raised on any
-        rank, at a later step.
+        at least 1, if an optimizer was distributed after the run was made, and for a loader that is not in the state,
+        if the run saves it or is elastic; FloatingPointError if the mean of a logged value, or a weight to be saved, is
+        not finite; what writing a checkpoint raised on any rank, at a later step.
 
         A rank that has served has no steps. At the end strategies are closed, and all ranks have the records. With
         servers, and with `PeerAsync`, no step can follow: it is a RuntimeError.
@@ -161,10 +163,10 @@ class Run:
         goes_back = self._keeping.saves or self._elastic is not None
         if goes_back and all(data is not thing for thing in self.state.values()):
             raise ValueError("a run that goes back needs the position in the data: put the loader into state")
-        if self._role is None and role_of(self.comm) is not None:
-            raise ValueError("make the run after distribute, which has set servers apart")
+        set_apart = self._role is None and role_of(self.comm) is not None
+        if set_apart or not self._strategies.same_as(Strategies(self.state)):
+            raise ValueError("make the run after distribute, which gives optimizers their strategies")
         leave_out_servers(self.state, self._role, [data])
-        self._strategies = Strategies(self.state)
         if self.trains:
             yield from self._guarded(data, epochs)
         self._close()

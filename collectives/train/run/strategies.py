@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,3 +56,7 @@ class Strategies:
         """See `Strategy.close`. Collective over all ranks."""
         for one in self._all:
             one.close()
+
+    def same_as(self, other: Strategies) -> bool:
+        """Whether these are the same objects as those of `other`."""
+        return len(self._all) == len(other._all) and all(map(operator.is_, self._all, other._all))

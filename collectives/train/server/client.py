@@ -52,9 +52,8 @@ class Link:
 
     def reply(self) -> Message:
         """The reply to the last `ask`, valid until the next one. PeerFailure if nobody can give it any more."""
-        assert self._coming is not None
         pause = Pause()
-        while not (self._coming.done() and all([message.done() for message in self._sends])):
+        while not self._answered():
             pause.rest()
             if self._homes[0] in self._watch():
                 self._fail_over()
@@ -62,6 +61,19 @@ class Link:
         self._kept.clear()
         self._sends.clear()
         return unpack(self._buffer)
+
+    def _answered(self) -> bool:
+        """Whether the reply to the last message is there, and all messages are sent.
+
+        Replies to earlier messages are passed over. A backup replies to a worker as soon as that need not wait any
+        more, and once more if the worker has not known of the death until then, and asks again.
+        """
+        assert self._coming is not None
+        while self._coming.done():
+            if unpack(self._buffer).number == self._number:
+                return all([message.done() for message in self._sends])
+            self._expect()
+        return False
 
     def _fail_over(self) -> None:
         """Go on with the backup, to which all goes again that may be unknown there."""

@@ -30,6 +30,7 @@ class Server:
         self._leads = {own}  # shards of which this rank tells its backup, or is the only one left
         self._own = own
         self._workers = {worker: Inbox(comm, worker, REQUEST, capacity) for worker in workers}
+        self._primary = primary
         self._copies = None if primary is None else Inbox(comm, primary, COPY, capacity)
         self._copied = None if backup is None else Inbox(comm, backup, COPIED, HEAD)
         self._held: deque[Replies] = deque()  # replies that wait for the backup, in the order of its copies
@@ -76,8 +77,10 @@ class Server:
         return found
 
     def _handle(self, packed: Bytes) -> None:
-        """Handle a message of a worker; the backup gets it, too."""
+        """Handle a message of a worker; the backup gets it, too. One for the primary tells of its death."""
         message = unpack(packed)
+        if message.shard not in self._leads:
+            self._succeed()
         replies = self._services[message.shard].handle(message)
         if self._copied is None or message.shard != self._own:
             self._reply(replies)
@@ -102,15 +105,23 @@ class Server:
                 self._copied = None
                 while self._held:
                     self._reply(self._held.popleft())
-            if self._copies is not None and rank == self._copies.peer:
-                self._copies.close()
-                self._copies = None
-                self._lead(set(self._services) - self._leads)
+            if rank == self._primary:
+                self._succeed()
             if rank in self._workers:
                 self._workers.pop(rank).close()
                 self._drop(rank, self._leads)
                 if not self._workers:
                     raise PeerFailure(f"all workers have died, rank {rank} as the last one")
+
+    def _succeed(self) -> None:
+        """Serve the shard of the primary, which has died.
+
+        Copies that are still to come are left: no worker has a reply to them, so that they all come again.
+        """
+        if self._copies is not None:
+            self._copies.close()
+            self._copies = None
+            self._lead(set(self._services) - self._leads)
 
     def _lead(self, shards: set[int]) -> None:
         """Serve the workers of the rank that has died; those that have died, too, are known here."""

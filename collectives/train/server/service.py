@@ -27,7 +27,7 @@ class Service:
         self.shard, self._number = shard, number
         self.workers = set(workers)
         self._handled = dict.fromkeys(self.workers, 0)  # number of the last message
-        self._stepping: dict[int, tuple[int, list[Array] | None]] = {}  # number, and what to reply if it is known
+        self._stepping: dict[int, int] = {}  # number
         self._meeting: dict[int, int] = {}  # number
         self._series: dict[int, int] = {}  # the next number of each
         self._latest = dict.fromkeys(self.workers, -1)  # the series of which a worker took last
@@ -62,9 +62,8 @@ class Service:
             case Kind.DISCARD:
                 shard.discard(worker)
             case Kind.STEP:
-                before = shard.copies() if shard.policy.attraction else None
                 shard.end_clock(worker, first, payload.copy().view(np.float64).tolist())
-                self._stepping[worker] = (message.number, before)
+                self._stepping[worker] = message.number
             case Kind.PUT_ROWS:
                 table, array, steps = payload[:24].copy().view(np.int64).tolist()
                 shard.tables[table].write(array, steps, second, payload[24:])
@@ -95,9 +94,10 @@ class Service:
         match message.kind:
             case Kind.PUSH | Kind.PUSH_ROWS | Kind.DISCARD:
                 return None
+            case Kind.STEP | Kind.MEET if not again or worker in self._stepping or worker in self._meeting:
+                return None
             case Kind.STEP | Kind.MEET:
-                waits = not again or worker in self._stepping or worker in self._meeting
-                return None if waits else self._reply(message, 0, 0, *self.shard.parameters())
+                return self._pulled(Kind(message.kind), worker, message.number)
             case Kind.PULL_ROWS:
                 table = self.shard.tables[first]
                 return self._reply(message, table.steps, 0, table.read(message.second, message.payload))
@@ -113,20 +113,19 @@ class Service:
 
     def _granted(self) -> Replies:
         """Replies to workers that have waited for others and need not do so any more."""
-        clocks, replies = self.shard.clocks, []
-        going = [worker for worker in self._stepping if clocks.may_pull(worker)]
-        for worker in going:
-            number, before = self._stepping.pop(worker)
-            self.shard.pull(worker)
-            data = self.shard.parameters() if before is None else before
-            replies.append(self._parameters(Kind.STEP, worker, number, data))
+        going = [worker for worker in self._stepping if self.shard.clocks.may_pull(worker)]
+        replies = [self._pulled(Kind.STEP, worker, self._stepping.pop(worker)) for worker in going]
         if self._meeting and self._meeting.keys() >= self.workers:
             self.shard.meet()
-            data = self.shard.parameters()
-            for worker, number in self._meeting.items():
-                replies.append(self._parameters(Kind.MEET, worker, number, data))
+            replies += [self._parameters(Kind.MEET, *met, self.shard.parameters()) for met in self._meeting.items()]
             self._meeting.clear()
         return replies
+
+    def _pulled(self, kind: Kind, worker: int, number: int) -> Bytes:
+        """The reply to a STEP, or to a MEET that has come again: the worker pulls what is there now."""
+        self.shard.pull(worker)
+        data = self.shard.answer(worker) if kind == Kind.STEP else self.shard.parameters()
+        return self._parameters(kind, worker, number, data)
 
     def _parameters(self, kind: Kind, worker: int, number: int, data: list[Array]) -> Bytes:
         clocks = self.shard.clocks

@@ -149,9 +149,18 @@ class Shard:
             self._staged[worker].rows.clear()
 
     def _attract(self, worker: int) -> None:
-        """Move the centre to the parameters of `worker` (Zhang, Choromanska, LeCun 2015, eq. 6)."""
+        """Move the centre to the parameters of `worker` (Zhang, Choromanska, LeCun 2015, eq. 6).
+
+        The centre before that takes the place of what was pushed, see `answer`.
+        """
         for piece, pushed in zip(self.pieces, self._staged[worker].arrays, strict=True):
-            piece.data += piece.data.dtype.type(self.policy.attraction) * (pushed - piece.data)
+            before = piece.data.copy()
+            piece.data += piece.data.dtype.type(self.policy.attraction) * (pushed - before)
+            pushed[...] = before
+
+    def answer(self, worker: int) -> list[Array]:
+        """What the last step of `worker` is answered with, however often: the parameters, or the centre before it."""
+        return self._staged[worker].arrays if self.policy.attraction else self.parameters()
 
     def pull(self, worker: int) -> None:
         """`worker` is given the parameters."""

@@ -59,10 +59,8 @@ class AsyncEASGD(Central):
         return None
 
     def on_bucket(self, bucket: Bucket) -> None:
-        """Gradients are the worker's own; that of no samples may be NaN, and counts as zeros."""
+        """Nothing is pushed: gradients are the worker's own. RuntimeError if the servers have left."""
         self._client.check()
-        if not bucket.samples:
-            bucket.grads.fill(0)
 
     def discard(self) -> None:
         """Nothing was pushed."""
@@ -102,7 +100,11 @@ class AsyncEASGD(Central):
         return {**super().settings(), "every": self.every}
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps of this worker, and the centre on the first one. Collective over the workers."""
+        """The steps of this worker, and the centre on the first one, which takes parameters that were loaded.
+
+        Collective over the workers.
+        """
+        self._publish_loaded()
         self._client.meet()
         centre = self._client.save() if self._client.place == 0 else None
         self._client.meet()

@@ -29,7 +29,7 @@ class AsyncParameterServer(Central):
 
     Other arguments, and the bytes, are those of `ParameterServer`; the pace is each worker's own. The bounds on
     convergence assume that the lag is bounded, which nothing here does: see `SSP`. Raises ValueError for another
-    `rate`, and for a negative `compensation` or `oldest`.
+    `rate`, for a negative `compensation` or `oldest`, and for `compensation` with `tables`, whose rows would get none.
     """
 
     lockstep = False
@@ -44,6 +44,8 @@ class AsyncParameterServer(Central):
             raise ValueError(f"rate must be one of {', '.join(RATES)}, not {rate!r}")
         if not 0 <= real("compensation", compensation) < math.inf:
             raise ValueError(f"compensation must be finite and not negative, not {compensation}")
+        if compensation and self.tables:
+            raise ValueError("compensation: gradients of rows would get none, so not with tables")
         if not real("oldest", oldest) >= 0:
             raise ValueError(f"oldest must be at least 0, not {oldest}")
         self.policy = Policy(staleness=math.inf, fold=False, rate=rate, oldest=oldest, compensation=compensation)

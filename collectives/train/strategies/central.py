@@ -152,17 +152,21 @@ class Central(Strategy):
 
     def _publish_loaded(self) -> None:
         """Bring parameters that were loaded into the network to the servers. Collective over the workers."""
-        if not self._loaded:
-            return
-        self._loaded = False
-        self._client.meet()
-        self.buckets.fetch()
-        if self._client.place == 0:
-            self._client.load({"parameters": {f"bucket {bucket.index}": bucket.data for bucket in self.buckets.list}})
-        self._take_parameters()
+        if self._loaded:
+            self._take_parameters()
 
     def _take_parameters(self) -> None:
-        """Wait for all workers, and take the servers' parameters. Collective over the workers."""
+        """Wait for all workers, and take the servers' parameters: those that were loaded into the network, if any were.
+
+        Collective over the workers.
+        """
+        if self._loaded:
+            self._loaded = False
+            self._client.meet()
+            self.buckets.fetch()
+            if self._client.place == 0:
+                loaded = {f"bucket {bucket.index}": bucket.data for bucket in self.buckets.list}
+                self._client.load({"parameters": loaded})
         self._client.meet(self._targets)
         self._note_pulled()
         self.buckets.deliver()
@@ -213,8 +217,7 @@ class Central(Strategy):
         try:
             self._check_options()
             self._check_parameters()
-            # the gradient of no samples may be NaN, and counts for nothing
-            check_gradients([bucket for bucket in self.buckets.list if bucket.samples], self.comm.rank)
+            check_gradients(self.buckets.list, self.comm.rank)
         except (FloatingPointError, ValueError):
             self._client.discard()
             raise
@@ -358,11 +361,11 @@ class Central(Strategy):
             return servers
 
         servers = together(self.comm, checked)
+        self._loaded = False  # the state has the parameters that count
         self._client.meet()
         if first:
             self._client.load(servers)
         self._take_parameters()
-        self._loaded = False
         self._options = self.handle.options()  # those of the state, which the servers have, too
 
 

@@ -52,14 +52,15 @@ class DiLoCo(Rounds):
         super().setup(net, opt, comm)
         self._outer = [data.copy() for data in self.parameters]
         self._velocity = [np.zeros_like(data) for data in self.parameters]
-        self.model.on_load(self._begin_at_parameters)
+        self.follow_loads(self._outer)
 
-    def _begin_at_parameters(self) -> None:
-        for outer, data in zip(self._outer, self.parameters, strict=True):
-            outer[...] = data
+    def before_step(self) -> None:
+        """Begin at parameters that were loaded."""
+        self.begin_at_loaded()
 
     def merge(self, share: float) -> None:
         """Average the parameters, make a step of the outer optimizer, and begin at its result."""
+        self.begin_at_loaded()
         super().merge(share)
         for data, outer, velocity in zip(self.parameters, self._outer, self._velocity, strict=True):
             number = data.dtype.type
@@ -84,6 +85,7 @@ class DiLoCo(Rounds):
 
     def state_dict(self) -> dict[str, Any]:
         """The counters, the parameters at which the round began, and the outer momentum."""
+        self.begin_at_loaded()
         return {**super().state_dict(), "outer": self.by_name(self._outer), "velocity": self.by_name(self._velocity)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -76,14 +76,11 @@ class EASGD(Local):
         super().setup(net, opt, comm)
         self.centre = [data.copy() for data in self.parameters]
         self._gaps = [allocate(comm, len(data), data.dtype) for data in self.parameters]
-        self.model.on_load(self._begin_at_parameters)
-
-    def _begin_at_parameters(self) -> None:
-        for centre, data in zip(self.centre, self.parameters, strict=True):
-            centre[...] = data
+        self.follow_loads(self.centre)
 
     def before_step(self) -> None:
-        """Draw parameters and centre to each other, if it is time."""
+        """Draw parameters and centre to each other, if it is time. Parameters that were loaded are the centre."""
+        self.begin_at_loaded()
         if self.steps and self.steps % self.every == 0:
             self._draw()
 
@@ -108,6 +105,7 @@ class EASGD(Local):
     @with_parameters
     def finish(self) -> None:
         """Draw parameters and centre to each other once more, and let all ranks go on from the centre."""
+        self.begin_at_loaded()
         self._draw()
         for data, centre in zip(self.parameters, self.centre, strict=True):
             data[...] = centre
@@ -126,6 +124,7 @@ class EASGD(Local):
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and the centre."""
+        self.begin_at_loaded()
         return {**super().state_dict(), "centre": self.by_name(self.centre)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

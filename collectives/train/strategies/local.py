@@ -31,6 +31,7 @@ class Local(Strategy):
 
     def __init__(self) -> None:
         self.steps = self.samples = 0
+        self._loaded = False  # whether parameters were loaded that `begin_at_loaded` does not know
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError if a parameter has 16 bits."""
@@ -52,8 +53,6 @@ class Local(Strategy):
     def on_bucket(self, bucket: Bucket) -> None:
         """Note the number of samples."""
         self.samples = bucket.samples
-        if not bucket.samples:
-            bucket.grads.fill(0)  # the mean over no samples may be NaN
 
     def after_step(self) -> None:
         """Count the step."""
@@ -75,6 +74,26 @@ class Local(Strategy):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
         (self.steps,) = fields(type(self).__name__, state, steps=int)
+        self._loaded = False
+
+    def follow_loads(self, arrays: Sequence[Array]) -> None:
+        """Let `begin_at_loaded` make `arrays`, which are like `parameters`, copies of these after a load.
+
+        That is a load into the network, or into a module of it.
+        """
+        self._followers = list(arrays)
+        self.model.on_load(self._note_load, parts=True)
+
+    def _note_load(self) -> None:
+        self._loaded = True  # no copies yet: one load calls this for each module
+
+    def begin_at_loaded(self) -> None:
+        """See `follow_loads`. Nothing happens unless there was a load since the last call and the last state."""
+        if self._loaded:
+            self._loaded = False
+            self.buckets.fetch()
+            for array, data in zip(self._followers, self.parameters, strict=True):
+                array[...] = data
 
     def by_name(self, arrays: Sequence[Array]) -> dict[str, Array]:
         """Copies of the pieces of `arrays`, which are like `parameters`, by the parameters' names, for a state."""

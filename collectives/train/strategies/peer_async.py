@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from collectives import PeerFailure
 from ..counts import count
 from ..flat.model import narrow
 from ..loading import check_array, fields
+from ..models.nn import Array
 from ..server.lifeline import lifeline
 from ..server.transfers import Pause
 from .base import Strategy
@@ -138,7 +140,7 @@ class PeerAsync(Strategy):
             self.opt.step()
             self._finishing = False
         means = [bucket.data.copy() for bucket in self.buckets.list]
-        if self._lifeline.together(lambda comm: average(comm, means)):
+        if self._lifeline.together(lambda comm: _average_unless_equal(comm, means)):
             for bucket, mean in zip(self.buckets.list, means, strict=True):
                 bucket.data[...] = mean
 
@@ -186,3 +188,15 @@ class PeerAsync(Strategy):
             self._late = late
             for array, saved in zip(self._arrived, arrived, strict=True):
                 array[...] = saved
+
+
+def _average_unless_equal(comm: Any, arrays: Sequence[Array]) -> None:
+    """Replace the arrays by the ranks' mean, unless they have the same bits on all ranks. Collective.
+
+    The mean of equal numbers may be rounded to another one.
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(array.view(np.uint8).data)
+    if len(set(comm.allgather(digest.digest()))) > 1:
+        average(comm, arrays)

@@ -163,6 +163,54 @@ def test_gradients_of_a_ranks_own_may_be_changed_before_the_step(strategy, chang
     assert np.abs(torch_flat(net) - torch_flat(torch_network())).max() < NEAR
 
 
+@pytest.mark.parametrize("name", ["diloco", "easgd"])
+def test_what_is_loaded_into_a_module_stays(name):
+    """It was taken for a step of this round, or drawn to the centre before it."""
+    net = torch_network()
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 0.0), STRATEGIES[name](), comm=COMM)
+    before = torch_flat(net[3])
+    net[1].load_state_dict({key: torch.full_like(value, 2.0) for key, value in net[1].state_dict().items()})
+    torch_steps(net, opt, 0, 8)
+    opt.strategy.finish()
+    assert np.abs(torch_flat(net[1]) - 2).max() < NEAR
+    assert np.abs(torch_flat(net[3]) - before).max() < NEAR
+
+
+class Weighted(torch.nn.Module):
+    """A network with the logarithm of a weight of its loss, whose gradient is no number where there are no samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.weight = torch_network(), torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@pytest.mark.parametrize("micro", [False, True])
+@pytest.mark.parametrize("name", ["no_comm", "local_sgd", "easgd"])
+def test_a_rank_without_samples_goes_on_with_numbers(name, micro):
+    net = Weighted()
+    strategy = train.NoComm() if name == "no_comm" else STRATEGIES[name]()
+    net, opt = train.distribute(net, torch.optim.SGD(net.parameters(), 0.1), strategy, comm=COMM)
+
+    def backward(x, y):
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        (torch.exp(-net.weight) * loss + net.weight).backward()
+
+    for step in range(4):
+        x, y = (torch.from_numpy(part) for part in batch(step, COMM.rank, uneven(COMM.size)))
+        opt.zero_grad()
+        if micro:
+            with opt.strategy.no_sync():
+                backward(x, y)
+        backward(x, y)
+        opt.step()
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    if name == "no_comm" and COMM.size > 1 and COMM.rank == COMM.size - 1:
+        assert (torch_flat(net.net) == torch_flat(torch_network())).all()
+
+
 def test_a_gradient_is_not_changed_before_all_of_it_is_there():
     """The first layers have a gradient in the first micro-batch only. So their bucket is handed over by the step."""
     net = torch_network()

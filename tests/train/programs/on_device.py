@@ -285,6 +285,19 @@ def test_a_saved_state_goes_on_with_the_same_bits(treat, name):
         assert found == expected
 
 
+@pytest.mark.parametrize("name", ["diloco", "easgd"])
+def test_what_is_loaded_into_a_module_is_where_it_begins(treat, name):
+    def trained():
+        net, opt = begin("sgd", STRATEGIES[name]())
+        steps(net, opt, 0, 3)
+        net.first.load_state_dict({key: value * 0.5 for key, value in net.first.state_dict().items()})
+        return words(*steps(net, opt, 4, 8), *net.parameters())
+
+    expected = trained()
+    treat(True)
+    assert trained() == expected
+
+
 @pytest.mark.parametrize("name", ["all_reduce", "shard 1", "shard 2", "merged", "overlap"])
 def test_a_recovery_goes_back_to_the_same_bits(treat, name):
     """What an elastic run does after a loss of ranks."""

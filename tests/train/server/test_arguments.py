@@ -41,6 +41,10 @@ def test_too_many_servers_are_an_error_on_all_ranks(strategy, text):
         (lambda: train.AsyncParameterServer(rate="fast"), "rate must be one of"),
         (lambda: train.AsyncParameterServer(compensation=-1.0), "compensation"),
         (lambda: train.AsyncParameterServer(oldest=-1), "oldest must be at least 0"),
+        (
+            lambda: train.AsyncParameterServer(compensation=0.1, tables={"words": train.Table(4, 4)}),
+            "compensation: gradients of rows would get none",
+        ),
         (lambda: train.AsyncEASGD(0), "every must be at least 1"),
         (lambda: train.AsyncEASGD(attraction=1.5), "attraction must be between 0 and 1"),
         (lambda: train.AsyncEASGD(tables={"words": train.Table(4, 4)}), "rows would never change"),

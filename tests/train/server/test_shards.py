@@ -119,6 +119,36 @@ def test_elastic_averaging_moves_the_centre():
     np.testing.assert_array_equal(np.concatenate(servers.data[0]), before)  # the centre before: both move by the same
 
 
+def again(servers, worker):
+    """The last message of a worker comes again, a STEP to the only server. What that replies."""
+    number = servers._numbers[worker, 0]
+    (reply,) = servers.services[0].handle(unpack(pack(Kind.STEP, worker, 0, number, 1, 0, np.array([0.1]))))
+    return unpack(reply)
+
+
+def test_elastic_averaging_answers_a_step_that_comes_again_by_the_same_centre():
+    """So that centre and worker move by the same differences."""
+    servers = Servers(*parts(), 2, Policy(float("inf"), False, attraction=0.25))
+    before = servers.parameters()
+    for worker in range(2):
+        servers.step(worker, [bucket.data + 4 for bucket in servers.buckets])
+    moved = servers.parameters()
+    np.testing.assert_array_equal(again(servers, 0).payload.view(np.float64), before)
+    np.testing.assert_array_equal(servers.parameters(), moved)
+
+
+def test_a_worker_that_steps_again_has_what_it_reads_then():
+    """Its next gradient is late by no update, and needs no compensation."""
+    servers = Servers(*parts(), 2, Policy(float("inf"), False, compensation=0.5))
+    ones = [np.ones_like(bucket.data) for bucket in servers.buckets]
+    for worker in range(2):
+        servers.step(worker, ones)
+    now = servers.parameters()
+    np.testing.assert_array_equal(again(servers, 0).payload.view(np.float64), now)
+    servers.step(0, ones, rate=0.1)
+    np.testing.assert_allclose(servers.parameters(), now - 0.1, rtol=1e-12)
+
+
 def test_a_copy_of_all_messages_makes_the_same_state_and_messages_that_come_twice_have_no_effect():
     one, other = (Servers(*parts(momentum=0.9), 2, SSP, tables=[train.Table(9, 2)]) for _ in range(2))
     rng = np.random.default_rng(0)
