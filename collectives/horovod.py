@@ -42,7 +42,7 @@ def shutdown() -> None:
 
 def local_rank() -> int:
     """The number of this rank among the ranks of its node, from 0; RuntimeError before :func:`init`."""
-    if len(_nodes) != size():
+    if not dist.is_initialized() or len(_nodes) != size():
         raise RuntimeError("local_rank: call init() first")
     return _nodes[: rank()].count(_nodes[rank()])
 
@@ -65,6 +65,8 @@ class Compression:
 
 def allreduce(tensor: torch.Tensor, name: str | None = None, compression=Compression.none, op=Average) -> torch.Tensor:
     """All ranks' tensors reduced by ``op``, as a new tensor of their shape. ValueError for means of integers."""
+    if isinstance(name, bool):
+        raise TypeError("name: Horovod's `average` is not an argument here; pass op=Average or op=Sum")
     if op == Average and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"op: the mean of {tensor.dtype} has another type; take Sum and divide")
     small, ctx = compression.compress(tensor.detach().clone(memory_format=torch.contiguous_format))
@@ -151,8 +153,10 @@ class _Distributed:
             self._start(self._buckets[len(self._begun)])
 
     def _start(self, bucket: list[torch.Tensor]) -> None:
-        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket])
-        small, ctx = self._compression.compress(flat)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        if any(grad.layout is not torch.strided for grad in grads):
+            raise TypeError("a sparse gradient, as of Embedding(sparse=True): DistributedOptimizer takes dense ones")
+        small, ctx = self._compression.compress(torch.cat([grad.reshape(-1) for grad in grads]))
         self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
 
     def synchronize(self) -> None:
@@ -189,7 +193,7 @@ class _Distributed:
             self._reduced = False
 
     def _before_step(self, args, kwargs) -> None:
-        if args[1:] or kwargs:
+        if (args[1] if len(args) > 1 else kwargs.get("closure")) is not None:
             raise ValueError("closure: gradients made inside step() are not reduced; call backward() before it")
         if not self._reduced:
             self.synchronize()

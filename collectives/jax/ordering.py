@@ -21,7 +21,7 @@ try:
     from jax._src.lax.control_flow import loops
 
     class CommunicationEffect(effects.Effect):
-        """That a call communicates: all such calls of a process run in the order in which the program makes them."""
+        """That a call communicates: all such calls of a thread run in the order in which it makes them."""
 
         def __repr__(self) -> str:
             return "Communication"

@@ -40,6 +40,16 @@ class Place:
 
         return int(self.comm.Get_attr(MPI.TAG_UB))
 
+    def set_up(self) -> None:
+        """Set up the communicator's side of this library, unless that has been done; collective.
+
+        If XLA's thread did so, when it runs the first call, the program's thread might do so at the same time.
+        """
+        if self.comm is not None:
+            from ..communicator.internal import side_of
+
+            side_of(self.ready())
+
     def ready(self) -> Any:
         """The communicator. CollectiveError if it has been freed, ValueError within a group of fused calls."""
         from mpi4py import MPI

@@ -21,6 +21,8 @@ __all__ = ["bind", "replicate"]
 
 def bind(call: Call, *operands: Any) -> list[Any]:
     """The results of a call, none or one; it becomes a part of the program that is being traced, if there is one."""
+    if call.function in COLLECTIVES:
+        call.place.set_up()
     results: list[Any] = _PRIMITIVES[call.function].bind(*operands, call=call)
     return results
 

@@ -38,8 +38,8 @@ _torchs_monitored_barrier = dist.monitored_barrier
 
 
 def monitored_barrier(
-    group: Any = dist.GroupMember.WORLD, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
-) -> None:
+    group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:  # fmt: skip
     """``torch.distributed.monitored_barrier``, also for groups of this backend; torch's own refuses all but Gloo's.
 
     Importing this package replaces torch's function. ``timeout``: seconds or a timedelta, by default the group's.

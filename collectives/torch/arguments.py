@@ -1,27 +1,48 @@
-"""The arguments that c10d passes to a process group: options, or a value in their place, and lists of one item."""
+"""The arguments that c10d passes to a process group: options, or values in their place, and lists of one item."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from numbers import Integral
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .tensors import lies_plain
 
-__all__ = ["Tensors", "plain_blocks", "list_of", "one_of", "options_of"]
+__all__ = ["Limit", "Root", "Tensors", "plain_blocks", "list_of", "one_of", "options_of"]
 
 Tensors = list[torch.Tensor]
+Limit = timedelta | None  # the timeout of a call; None: the group's
+Root = int | None
+
+#: The fields of options, each with the type of its values.
+_TYPES: dict[str, Any] = {
+    "rootRank": Integral, "reduceOp": (dist.ReduceOp, dist.ReduceOp.RedOpType), "timeout": timedelta
+}  # fmt: skip
 
 
-def options_of(kind: Any, given: Any, timeout: timedelta | None = None) -> tuple[Any, Any]:
-    """The options of a call, and the value that was given in their place (an op or a root, as in C++ overloads)."""
-    if isinstance(given, kind):
-        return given, None
+def options_of(kind: Any, given: Any, op: Any = None, timeout: Limit = None, root: Root = None) -> Any:
+    """The options of a call, of class ``kind``, from options or from single values, as in the overloads of C++.
+
+    ``given`` is what was passed in the place of options: these, or the first value of an overload, which is a root if
+    ``kind`` has one, else an op, else a timeout. The others are the values beside it. TypeError if they do not fit.
+    """
+    fields = {"rootRank": root, "reduceOp": op, "timeout": timeout}
+    if isinstance(given, kind) and root is None and op is None and timeout is None:
+        return given
     made = kind()
-    if timeout is not None:
-        made.timeout = timeout
-    return made, given
+    if given is not None:
+        first = next(field for field in _TYPES if hasattr(made, field))
+        if not isinstance(given, _TYPES[first]) or fields[first] is not None:
+            what = f"{kind.__name__} alone, or {first} in its place"
+            raise TypeError(f"opts: expected {what}, not {type(given).__name__}")
+        fields[first] = given
+    for field, value in fields.items():
+        if value is not None:
+            setattr(made, field, value)
+    return made
 
 
 def one_of(tensors: Any, argument: str) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch.distributed.distributed_c10d as c10d
 from ..core import _core
 from ..runtime.context import Context
 from . import devices, gradients, profiling, sparse
-from .arguments import Tensors, list_of, one_of, options_of, plain_blocks
+from .arguments import Limit, Root, Tensors, list_of, one_of, options_of, plain_blocks
 from .calls import Call, Calls
 from .engines import Engine
 from .queues import Queues
@@ -25,10 +25,8 @@ from .work import Callbacks, Done, OperationWork, seconds
 __all__ = ["ProcessGroup"]
 
 NAME = "collectives"
-SUM = dist.ReduceOp.SUM
-_ALLREDUCE, _BARRIER = _core.kind_number("allreduce"), _core.kind_number("barrier")
+_ALLREDUCE, _REDUCE_SCATTER = _core.kind_number("allreduce"), _core.kind_number("reduce_scatter_block")
 _BCAST, _ALLGATHER = _core.kind_number("bcast"), _core.kind_number("allgather")
-_REDUCE_SCATTER = _core.kind_number("reduce_scatter_block")
 
 _callbacks = Callbacks.running  # while a callback runs, it matters which thread makes a call
 
@@ -116,9 +114,14 @@ class ProcessGroup(dist.ProcessGroup):
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Complete the calls that are under way, and destroy the group; ranks need not do so together."""
-        self._queues.finish()
-        self._close()
+        """Complete the calls that are under way, and destroy the group; ranks need not do so together.
+
+        The error of a call that fails is logged, and is :attr:`failure` from then on.
+        """
+        try:
+            self._queues.finish()
+        finally:
+            self._close()
 
     def abort(self) -> None:
         """Destroy the group. Calls under way end by CollectiveError, on the other ranks too; later calls raise
@@ -174,9 +177,9 @@ class ProcessGroup(dist.ProcessGroup):
             end()
         return devices.Issued([tensor for call in calls for tensor in call.results], gpu)
 
-    def _is_fast(self, opts: Any) -> bool:
+    def _is_fast(self) -> bool:
         """Whether a call may take the fast path: no profiler is on, and no callback is running that could make it."""
-        return self._context is not None and opts is not None and not _callbacks and not profiling.enabled()
+        return self._context is not None and not _callbacks and not profiling.enabled()
 
     def _fast(
         self, opts: Any, kind: int, source: torch.Tensor | None, target: torch.Tensor, count: int, dtype: int = -1,
@@ -195,53 +198,53 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Reductions
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Limit = None, *, op: Any = None) -> dist.Work:
         """Reduce a tensor over all ranks, in place. A sparse tensor (COO) is reduced by SUM or AVG only."""
-        if self._context is not None and type(tensors) is list and len(tensors) == 1:
+        if op is None and timeout is None and type(tensors) is list and len(tensors) == 1:
             t = tensors[0]
-            if type(opts) is c10d.AllreduceOptions and self._is_fast(opts) and t.is_cpu and t.layout is torch.strided:
-                code, op = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
-                if code is not None and op is not None and lies_plain(t):
-                    if work := self._fast(opts, _ALLREDUCE, None, t, t.numel(), code, op):
+            if type(opts) is c10d.AllreduceOptions and self._is_fast() and t.is_cpu and t.layout is torch.strided:
+                code, number = FAST_CODES.get(t.dtype), FAST_OPS.get(hash(opts.reduceOp))
+                if code is not None and number is not None and lies_plain(t):
+                    if work := self._fast(opts, _ALLREDUCE, None, t, t.numel(), code, number):
                         return work
-        opts, op = options_of(c10d.AllreduceOptions, opts, timeout)
+        opts = options_of(c10d.AllreduceOptions, opts, op, timeout)
         tensor = one_of(tensors, "tensors")
         if tensor.layout is torch.sparse_coo:
-            return sparse.allreduce(self, tensor, opts.reduceOp if op is None else op)
-        return self._issue(self._calls.allreduce(tensor, opts.reduceOp if op is None else op), opts)
+            return sparse.allreduce(self, tensor, opts.reduceOp)
+        return self._issue(self._calls.allreduce(tensor, opts.reduceOp), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         """Reduce several tensors over all ranks, each in place."""
-        opts, _ = options_of(c10d.AllreduceCoalescedOptions, opts)
+        opts = options_of(c10d.AllreduceCoalescedOptions, opts)
         return self._issue_all([self._calls.allreduce(tensor, opts.reduceOp) for tensor in tensors], opts)
 
     def reduce(
-        self, tensors: Any, opts: Any = None, op: Any = SUM, timeout: timedelta | None = None
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: Limit = None, *, root: Root = None
     ) -> dist.Work:  # fmt: skip
         """Reduce a tensor over all ranks, in place at the root."""
-        opts, root = options_of(c10d.ReduceOptions, opts, timeout)
-        if root is not None:
-            opts.rootRank, opts.reduceOp = root, op
+        opts = options_of(c10d.ReduceOptions, opts, op, timeout, root)
         return self._issue(self._calls.reduce(one_of(tensors, "tensors"), opts.rootRank, opts.reduceOp), opts)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Limit = None, *, op: Any = None
+    ) -> dist.Work:  # fmt: skip
         """Reduce a list of blocks over all ranks; every rank gets its block. Blocks may differ in length."""
-        opts, _ = options_of(c10d.ReduceScatterOptions, opts)
+        opts = options_of(c10d.ReduceScatterOptions, opts, op, timeout)
         return self._issue(self._calls.reduce_scatter(one_of(outputs, "output"), list_of(inputs), opts.reduceOp), opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Reduce a tensor over all ranks; every rank gets its block. ``input`` has as many equal blocks as ranks."""
-        if self._is_fast(opts) and plain_blocks(output, input, self.size()):
+        if type(opts) is c10d.ReduceScatterOptions and self._is_fast() and plain_blocks(output, input, self.size()):
             code, op = FAST_CODES.get(input.dtype), FAST_OPS.get(hash(opts.reduceOp))
             if code is not None and op is not None:
                 if work := self._fast(opts, _REDUCE_SCATTER, input, output, input.numel(), code, op):
                     return work
-        opts, _ = options_of(c10d.ReduceScatterOptions, opts)
+        opts = options_of(c10d.ReduceScatterOptions, opts)
         return self._issue(self._calls.reduce_scatter_single(output, input, opts.reduceOp), opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Several reduce-scatters of tensors."""
-        opts, _ = options_of(c10d.ReduceScatterOptions, opts)
+        opts = options_of(c10d.ReduceScatterOptions, opts)
         pairs = zip(outputs, inputs, strict=True)
         return self._issue_all([self._calls.reduce_scatter_single(o, i, opts.reduceOp) for o, i in pairs], opts)
 
@@ -250,81 +253,86 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Moving
 
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Limit = None, *, root: Root = None) -> dist.Work:
         """Give all ranks the root's tensor, in place."""
-        if type(opts) is c10d.BroadcastOptions and self._is_fast(opts):
+        if type(opts) is c10d.BroadcastOptions and timeout is None and root is None and self._is_fast():
             t = one_of(tensors, "tensors")
             if t.is_cpu and t.layout is torch.strided and lies_plain(t) and 0 <= opts.rootRank < self._calls.size:
                 if work := self._fast(opts, _BCAST, None, t, t.nbytes, root=opts.rootRank):
                     return work
-        opts, root = options_of(c10d.BroadcastOptions, opts, timeout)
-        root = opts.rootRank if root is None else root
-        return self._issue(self._calls.broadcast(one_of(tensors, "tensors"), root), opts)
+        opts = options_of(c10d.BroadcastOptions, opts, timeout=timeout, root=root)
+        return self._issue(self._calls.broadcast(one_of(tensors, "tensors"), opts.rootRank), opts)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: Limit = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in a list of tensors."""
-        opts, _ = options_of(c10d.AllgatherOptions, opts, timeout)
+        opts = options_of(c10d.AllgatherOptions, opts, timeout=timeout)
         return self._issue(self._calls.allgather(list_of(outputs), one_of(inputs, "tensor")), opts)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Several all-gathers; ``outputs[i]`` is the list of the tensors that come from rank i."""
-        opts, _ = options_of(c10d.AllgatherOptions, opts)
+        opts = options_of(c10d.AllgatherOptions, opts)
         lists = zip(*outputs, strict=True)
         return self._issue_all([self._calls.allgather(o, i) for o, i in zip(lists, inputs, strict=True)], opts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
         """Collect a block from every rank on all ranks, in one tensor."""
-        if self._is_fast(opts) and plain_blocks(input, output, self.size()):
+        if type(opts) is c10d.AllgatherOptions and self._is_fast() and plain_blocks(input, output, self.size()):
             if work := self._fast(opts, _ALLGATHER, input, output, output.nbytes):
                 return work
-        opts, _ = options_of(c10d.AllgatherOptions, opts)
+        opts = options_of(c10d.AllgatherOptions, opts)
         return self._issue(self._calls.allgather_single(output, input), opts)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Several all-gathers into tensors."""
-        opts, _ = options_of(c10d.AllgatherOptions, opts)
+        opts = options_of(c10d.AllgatherOptions, opts)
         pairs = zip(outputs, inputs, strict=True)
         return self._issue_all([self._calls.allgather_single(o, i) for o, i in pairs], opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+    def gather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Limit = None, *, root: Root = None
+    ) -> dist.Work:  # fmt: skip
         """Collect a block from every rank on the root."""
+        opts = options_of(c10d.GatherOptions, opts, timeout=timeout, root=root)
         outs = list_of(outputs) if self.rank() == opts.rootRank else []
         return self._issue(self._calls.gather(outs, one_of(inputs, "tensor"), opts.rootRank), opts)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Limit = None, *, root: Root = None
+    ) -> dist.Work:  # fmt: skip
         """Give every rank its block of the root's list."""
+        opts = options_of(c10d.ScatterOptions, opts, timeout=timeout, root=root)
         ins = list_of(inputs) if self.rank() == opts.rootRank else []
         return self._issue(self._calls.scatter(one_of(outputs, "tensor"), ins, opts.rootRank), opts)
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None, *, timeout: Limit = None) -> dist.Work:
         """Send a block to every rank, and receive one from every rank."""
-        opts, _ = options_of(c10d.AllToAllOptions, opts)
+        opts = options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         return self._issue(self._calls.alltoall(outputs, inputs), opts)
 
     def all_to_all_single(
         self, output: torch.Tensor, input: torch.Tensor, output_splits: list[int], input_splits: list[int],
-        opts: Any = None,
+        opts: Any = None, *, timeout: Limit = None,
     ) -> dist.Work:  # fmt: skip
         """Send a block to every rank, and receive one from every rank, of tensors split along their first dimension.
 
         ``output_splits`` and ``input_splits`` are lengths in that dimension, one for each rank; empty: equal parts.
         """
-        opts, _ = options_of(c10d.AllToAllOptions, opts)
+        opts = options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         return self._issue(self._calls.alltoall_single(output, input, output_splits, input_splits), opts)
 
     alltoall_base = all_to_all_single
 
     # Barriers
 
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+    def barrier(self, opts: Any = None, *, timeout: Limit = None) -> dist.Work:
         """Wait for all ranks."""
-        opts, _ = options_of(c10d.BarrierOptions, opts, timeout)
+        opts = options_of(c10d.BarrierOptions, opts, timeout=timeout)
         return self._issue(self._calls.barrier(), opts)
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, timeout: Limit = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks. CollectiveTimeout names ranks that did not come in time; the group can be used after
         it."""
         self.engine.context.check()
@@ -352,6 +360,7 @@ class ProcessGroup(dist.ProcessGroup):
     # torch's own coalescing of calls, which is refused
 
     def _start_coalescing(self, device: torch.device) -> None:
+        c10d._world.pg_coalesce_state.pop(self, None)  # there the manager has noted the group, to collect its calls
         raise RuntimeError(f"the backend {NAME!r} begins calls at once; leave out the device of _coalescing_manager")
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import timedelta
 
@@ -15,6 +16,8 @@ from .store import Exchange, connection_to
 from .work import Callbacks, lateness
 
 __all__ = ["Queue", "Queues"]
+
+_log = logging.getLogger("collectives")
 
 
 class _Meanwhile:
@@ -57,6 +60,7 @@ class Queues:
         self._making: dict[str, threading.Lock] = {}  # by the same name
         self._apart: list[str] = []  # such names of groups without some ranks of this one
         self._lock = threading.Lock()
+        self._failed: BaseException | None = None  # the failure of the queues that have been given up
 
     @property
     def main(self) -> Queue:
@@ -110,8 +114,10 @@ class Queues:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of the first asynchronous call of a queue that failed, or None."""
-        return next((queue.callbacks.failure for queue in self._all() if queue.callbacks.failure is not None), None)
+        """The error of the first asynchronous call of a queue that failed, or None; also after the group has been
+        destroyed."""
+        failures = self._failed, *(queue.callbacks.failure for queue in self._all())
+        return next((failure for failure in failures if failure is not None), None)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of calls from now on."""
@@ -120,11 +126,23 @@ class Queues:
             queue.engine.context.timeout = timeout.total_seconds()
 
     def finish(self) -> None:
-        """Complete the calls that are under way, in queues where nothing has failed."""
+        """Complete the calls that are under way, in queues where nothing has failed.
+
+        The error of a call that fails is logged, and noted as the queue's failure: its group is about to be destroyed,
+        and torch keeps groups whose ``shutdown`` raises.
+        """
         for queue in self._all():
-            if queue.engine.context.broken is None:
-                for operation in _core.queued(queue.engine.context):
-                    operation.complete()
+            context = queue.engine.context
+            for operation in _core.queued(context):
+                if context.broken is None:
+                    self._complete(queue, operation)
+
+    def _complete(self, queue: Queue, operation: _core.Operation) -> None:
+        try:
+            operation.complete()
+        except Exception as e:
+            queue.callbacks.failure = queue.callbacks.failure or e
+            _log.error("while the process group %r was destroyed, a call under way failed: %s", self._name, e)
 
     def abort(self) -> None:
         """End the calls under way by an error."""
@@ -133,6 +151,7 @@ class Queues:
 
     def close(self) -> None:
         """Give up all queues and what they hold."""
+        self._failed = self.failure
         for queue in self._all():
             queue.callbacks.close()
         self._main = None

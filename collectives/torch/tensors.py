@@ -141,7 +141,12 @@ class Inward(_Memory):
 
 
 class Outward(_Memory):
-    """Tensors that a call writes."""
+    """Tensors that a call writes. ValueError if elements of one of them lie at the same place."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], argument: str):
+        super().__init__(tensors, argument)
+        if self.flat is not None and any(torch._debug_has_internal_overlap(tensor) == 1 for tensor in tensors):
+            raise ValueError(f"{argument}: elements that share memory, as after expand(); pass a copy made by clone()")
 
     @property
     def ends(self) -> list[Callable[[], None]]:

@@ -86,24 +86,27 @@ class Callbacks:
         self.name, self.members = name, members
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._closed = False
+        self._lock = threading.RLock()  # a signal handler may attach a callback while one is attached
+        self._closed, self._unstarted = False, True
 
     def run(self, job: Callable[[], None]) -> None:
         """Run a job when all jobs before it are done; at once if the group has been given up."""
-        if self._closed:
+        with self._lock:  # so that no job comes behind the end of the queue
+            closed = self._closed
+            if not closed:
+                self._jobs.put(job)
+                start, self._unstarted = self._unstarted, False
+                if start:
+                    self._thread = threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True)
+                    self._thread.start()
+        if closed:
             job()
-            return
-        self._jobs.put(job)
-        with self._lock:  # several threads may attach the first one
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="collectives-callbacks", daemon=True)
-                self._thread.start()
 
     def close(self) -> None:
         """Take no more jobs."""
-        self._closed = True
-        self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
 
     def _serve(self) -> None:
         ident = threading.get_ident()

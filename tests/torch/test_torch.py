@@ -10,6 +10,7 @@ from jobs import ROOT, mpiexec
 from torch_jobs import BACKEND, FAILING, PASSED, hold_calls_that_differ, place
 
 BIN = ROOT / ".venvs/torch/bin"
+ALONE = "tests/torch/programs/alone.py"
 
 
 def torchrun(ranks, *command, timeout=120):
@@ -64,19 +65,26 @@ def test_started_by_torch_multiprocessing():
     assert done.stdout.splitlines() == ["spawn, file", "spawn, tcp", "fork, file", "fork, tcp", "rank 1 replaced twice"]
 
 
+def test_what_needs_no_other_rank():
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    line = ["timeout", "-k", "5", "100", BIN / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ALONE]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=env, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 MESSAGES = "tests/torch/programs/messages.py"
 
 
 def test_waits_for_messages_over_mpi():
     done = mpiexec("torch", 2, MESSAGES, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["9 passed"]
+    assert done.stdout.splitlines() == ["10 passed"]
 
 
 def test_waits_for_messages_without_mpi():
     done = torchrun(2, MESSAGES)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["9 passed"]
+    assert done.stdout.splitlines() == ["10 passed"]
 
 
 @pytest.mark.parametrize("launched", [lambda *command: mpiexec("torch", 2, *command), lambda *c: torchrun(2, *c)])
@@ -175,6 +183,13 @@ def test_a_missing_rank_is_named_in_time(case, tmp_path):
 
 def test_calls_that_differ(tmp_path):
     hold_calls_that_differ(errors("mismatch", tmp_path, ranks=2))
+
+
+def test_a_group_is_destroyed_although_a_call_fails(tmp_path):
+    [(seconds, kind, words)] = errors("destroyed", tmp_path, ranks=2).values()
+    assert kind == "RuntimeError"  # not that of the call, which destroy_process_group would have raised
+    assert words.startswith("False, CollectiveTimeout, while the process group '0' was destroyed, a call "), words
+    assert "rank 1: in no collective" in words
 
 
 def test_split_sizes_on_one_rank_only(tmp_path):

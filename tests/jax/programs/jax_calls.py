@@ -280,6 +280,25 @@ def test_several_communicators():
         cj.allreduce(of(RANK), comm=part)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, comm: cj.allgather(x, comm=comm),
+        lambda x, comm: cj.bcast(x, comm=comm),
+        lambda x, comm: cj.barrier(comm=comm),
+        lambda x, comm: jax.grad(lambda x: jnp.sum(cj.replicated(x, comm=comm)))(x),
+    ],
+)
+def test_a_communicator_is_set_up_by_the_thread_that_traces(call):
+    """And not by XLA's, while the program may do so, too."""
+    part, request = COMM.Idup()
+    request.Wait()
+    assert "not set up" in repr(part)
+    jax.make_jaxpr(lambda x: call(x, part))(of(RANK))
+    assert "not set up" not in repr(part)
+    part.Free()
+
+
 def test_the_default_is_all_ranks():
     check(jax.jit(cj.allreduce)(of(RANK)), all_of().sum(0))
 

@@ -13,6 +13,7 @@ import warnings
 
 import kinds
 import numpy as np
+import overloads
 import torch
 import torch.distributed as dist
 import works
@@ -201,6 +202,9 @@ def test_coalesced():
     manager.wait()
     assert outputs[0].tolist() == list(range(SIZE))
     assert outputs[1].tolist() == [rank for rank in range(SIZE) for _ in range(2)]
+    refused(RuntimeError, "leave out the device", dist._coalescing_manager(device=torch.device("cpu")).__enter__)
+    dist.all_reduce(x := torch.ones(2))  # it is made at once, and not collected
+    assert x.tolist() == [SIZE] * 2
 
 
 def test_messages():
@@ -292,6 +296,7 @@ def test_gradients_on_the_heap():
 
 def test_groups():
     assert repr(dist.group.WORLD).startswith("<collectives process group")
+    overloads.hold_overloads(dist.group.WORLD)
     assert dist.get_backend() == "collectives"
     pair = dist.new_group([0, 1])
     if RANK < 2:
@@ -358,6 +363,7 @@ def test_bad_arguments_are_named_before_anything_is_sent():
     refused(ValueError, f"dst: {SIZE} is not a rank", lambda: dist.reduce(x, group_dst=SIZE))
     refused(ValueError, "tensor_list: no tensors", lambda: dist.all_gather([], x))
     refused(ValueError, "dst: ", lambda: dist.group.WORLD.send([x], SIZE, 0))
+    kinds.hold_elements_that_share_memory()
     dist.all_reduce(x)
     assert x.tolist() == [SIZE] * 3
 

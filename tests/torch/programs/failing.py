@@ -5,6 +5,7 @@ A line of JSON for each rank that got an error: rank, seconds, the error's type 
 
 import datetime
 import json
+import logging
 import os
 import signal
 import sys
@@ -37,6 +38,12 @@ def call():
         dist.all_reduce(x, async_op=True).get_future().wait()
     elif CASE == "of_the_call":
         dist.barrier(timeout=datetime.timedelta(seconds=0.5))
+    elif CASE == "destroyed":
+        logged, group = [], dist.group.WORLD
+        logging.getLogger("collectives").addFilter(lambda record: logged.append(record.getMessage()))
+        dist.all_reduce(x, async_op=True)
+        dist.destroy_process_group()
+        raise RuntimeError(f"{dist.is_initialized()}, {type(group.failure).__name__}, {logged[0]}")
     elif CASE == "message":
         dist.recv(x, LAST)
     elif CASE == "death_in_a_message":

@@ -84,6 +84,7 @@ def test_collectives():
     attached = x.clone().requires_grad_()
     results = hvd.allreduce(attached), hvd.allgather(attached), hvd.broadcast(attached, 0)
     assert not any(result.requires_grad for result in results)
+    raises(TypeError, "pass op=Average or op=Sum", hvd.allreduce, x, False)  # Horovod's `average`
     raises(ValueError, "op:", hvd.allreduce, torch.arange(3))
     raises(ValueError, "tensor:", hvd.allgather, torch.zeros(2, RANK + 1))
     raises(ValueError, "tensor:", hvd.allgather, torch.tensor(1.0))
@@ -241,6 +242,12 @@ def test_bad_arguments():
     optimizer = hvd.DistributedOptimizer(sgd)
     raises(ValueError, "optimizer:", hvd.DistributedOptimizer, optimizer)
     raises(ValueError, "closure", optimizer.step, lambda: 0.0)
+    raises(ValueError, "closure", optimizer.step, closure=lambda: 0.0)
+    optimizer.step(None)
+    optimizer.step(closure=None)
+    table = nn.Embedding(4, 2, sparse=True)
+    hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), 0.1))
+    raises(TypeError, "a sparse gradient", lambda: table(torch.tensor([1])).sum().backward())
 
 
 if __name__ == "__main__":

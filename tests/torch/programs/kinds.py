@@ -1,4 +1,4 @@
-"""Kinds of tensors that are rare: sparse ones, those of inference mode, and empty ones; ``backend.py`` runs these
+"""Kinds of tensors that are rare: sparse, expanded, and empty ones, those of inference mode; ``backend.py`` runs these
 functions with its own."""
 
 from __future__ import annotations
@@ -39,6 +39,21 @@ def hold_sparse_tensors_that_differ():
         refused(collectives.CollectiveMismatch, f"rank {SIZE - 1}: ", lambda x=x: dist.all_reduce(x))
     dist.all_reduce(x := torch.ones(2))
     assert x.tolist() == [SIZE] * 2
+
+
+def hold_elements_that_share_memory():
+    """They can be read. Where they would be written, nothing is sent."""
+    x, words = torch.full((1,), RANK + 1.0).expand(3), "elements that share memory"
+    dist.all_gather_single(whole := torch.zeros(SIZE, 3), x)
+    assert whole.tolist() == [[rank + 1.0] * 3 for rank in range(SIZE)]
+    dist.broadcast(x if RANK == 0 else whole[0], 0)
+    assert whole[0].tolist() == [1.0] * 3
+    refused(ValueError, f"tensor: {words}", lambda: dist.all_reduce(x))
+    refused(ValueError, f"tensor: {words}", lambda: dist.recv(x, (RANK + 1) % SIZE))
+    refused(ValueError, f"tensor_list: {words}", lambda: dist.all_gather([whole[0]] * (SIZE - 1) + [x], whole[0]))
+    refused(ValueError, f"output: {words}", lambda: dist.reduce_scatter_single(x, whole))
+    refused(ValueError, f"output: {words}", lambda: dist.all_to_all_single(torch.zeros(1, 3).expand(SIZE, 3), whole))
+    dist.barrier()
 
 
 def test_inference_mode():

@@ -1,0 +1,68 @@
+"""What needs no other rank: ``python -m pytest tests/torch/programs/alone.py``, in one process, without MPI."""
+
+import queue
+import threading
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # before the backend is imported
+
+import collectives.torch  # noqa: E402
+from collectives.torch.work import Callbacks  # noqa: E402
+
+
+def test_a_monitored_barrier_is_of_the_group_that_there_is():
+    dist.monitored_barrier()  # torch's, of Gloo
+    dist.destroy_process_group()
+    dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1)
+    assert isinstance(dist.group.WORLD, collectives.torch.ProcessGroup)
+    dist.monitored_barrier()
+    dist.destroy_process_group()
+
+
+class Interrupted(queue.SimpleQueue):
+    """A queue in which ``meanwhile`` is done while a job is put there."""
+
+    meanwhile = None
+
+    def put(self, job):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        super().put(job)
+
+
+def callbacks(meanwhile):
+    made = Callbacks("of a test")
+    made._jobs = Interrupted()
+    made._jobs.meanwhile = lambda: meanwhile(made)
+    return made
+
+
+def test_a_callback_that_is_attached_while_the_group_is_closed():
+    done = threading.Event()
+
+    def close(of):
+        thread = threading.Thread(target=of.close)
+        thread.start()
+        thread.join(0.2)  # if it can close now
+
+    callbacks(close).run(done.set)
+    assert done.wait(10)
+
+
+def test_a_callback_that_a_signal_handler_attaches_while_one_is_attached():
+    first, second = threading.Event(), threading.Event()
+    made = callbacks(lambda of: of.run(second.set))
+    thread = threading.Thread(target=made.run, args=(first.set,), daemon=True)
+    thread.start()
+    assert first.wait(10)
+    assert second.wait(10)
+    made.close()
+
+
+def test_a_callback_that_is_attached_to_a_closed_group_runs_at_once():
+    made, done = Callbacks("of a test"), []
+    made.close()
+    made.run(lambda: done.append(threading.current_thread()))
+    assert done == [threading.current_thread()]
