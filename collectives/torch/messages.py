@@ -66,7 +66,7 @@ class MPIMessages:
         self._check(tag)
         source = Inward([tensor], "tensor")
         request = self._comm.Isend(self._buffer(source.address, tensor.nbytes), peer, tag)
-        return MPIMessage(self, request, f"send to rank {peer}", peer, source.owner, [tensor])
+        return MPIMessage(self, request, peer, source.owner, [tensor])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive; from any rank if ``peer`` is None."""
@@ -81,8 +81,7 @@ class MPIMessages:
             request: Any = Unmatched(self._mpi, self._comm, buffer, source, tag, self._unmatched)
         else:
             request = self._comm.Irecv(buffer, source, tag)
-        words = "receive from any rank" if peer is None else f"receive from rank {peer}"
-        return MPIMessage(self, request, words, peer, target.owner, [tensor], target)
+        return MPIMessage(self, request, peer, target.owner, [tensor], target)
 
 
 class Message(Job):
@@ -95,13 +94,15 @@ class Message(Job):
     _error: BaseException | None = None  # what ended it, so that nothing uses its memory any more
 
     def __init__(
-        self, messages: Any, words: str, peer: int | None, owner: Any, results: list[torch.Tensor],
-        target: Outward | None = None,
+        self, messages: Any, peer: int | None, owner: Any, results: list[torch.Tensor], target: Outward | None = None
     ):  # fmt: skip
-        """``messages`` are those of the group."""
+        """``messages`` are those of the group. ``target``, where a receive writes, is None for a send."""
         super().__init__(results)
         self._context, self._callbacks = messages.context, messages.callbacks
-        self._words, self._peer, self._target = words, peer, target
+        self._words = f"send to rank {peer}" if target is None else f"receive from rank {peer}"
+        if peer is None:
+            self._words = "receive from any rank"
+        self._peer, self._target = peer, target
         self._lock = threading.RLock()  # several threads may wait; a signal handler may test within a test
         self._ended = False
         self._bytes = sum(tensor.nbytes for tensor in results)

@@ -38,15 +38,14 @@ class NodeMessages:
         self._check(tag)
         source = Inward([tensor], "tensor")
         request = self._channel.send(source.address, tensor.nbytes, peer, tag)
-        return NodeMessage(self, request, f"send to rank {peer}", peer, source.owner, [tensor])
+        return NodeMessage(self, request, peer, source.owner, [tensor])
 
     def receive(self, tensor: torch.Tensor, peer: int | None, tag: int) -> dist.Work:
         """Begin to receive; from any rank if ``peer`` is None."""
         self._check(tag)
         target = Outward([tensor], "tensor")
         request = self._channel.receive(target.address, tensor.nbytes, peer, tag)
-        words = "receive from any rank" if peer is None else f"receive from rank {peer}"
-        return NodeMessage(self, request, words, peer, target.owner, [tensor], target)
+        return NodeMessage(self, request, peer, target.owner, [tensor], target)
 
 
 class NodeMessage(Message):
