@@ -289,6 +289,8 @@ cdef extern from "p2p/p2p.h" nogil:
     void coll_p2p_free(coll_p2p *)
     int coll_p2p_begin(coll_p2p_message *)
     void coll_p2p_withdraw(coll_p2p_message *)
+    void coll_p2p_give_up_all(coll_p2p *, int)
+    int coll_p2p_pending(coll_p2p *)
     coll_task coll_p2p_task(coll_p2p_message *)
 
 cdef extern from "hierarchy/hierarchy.h" nogil:

@@ -41,6 +41,19 @@ cdef class PointToPoint:
         """Begin to receive ``nbytes`` bytes at ``address``, from any rank if ``peer`` is None; as :meth:`send`."""
         return begun(self, True, address, nbytes, COLL_P2P_ANY if peer is None else peer, tag)
 
+    def give_up(self, bint receives_only=False):
+        """Give up all messages: from then on nothing uses their memory. ``receives_only``: those that none reached."""
+        with nogil:
+            coll_p2p_give_up_all(self.group, receives_only)
+
+    @property
+    def pending(self):
+        """Number of messages that have not ended. Without any, this rank uses no memory of other ranks."""
+        cdef int found
+        with nogil:
+            found = coll_p2p_pending(self.group)
+        return found
+
 
 cdef PointToPointMessage begun(PointToPoint group, bint receives, uintptr_t address, size_t nbytes, int peer, int64_t tag):
     cdef PointToPointMessage made = PointToPointMessage.__new__(PointToPointMessage)

@@ -31,7 +31,8 @@ class _Area(NamedTuple):
 class LocalContext(Context):
     """A group of ranks without MPI; making one raises CollectiveError on all ranks if they do not share memory."""
 
-    messages: _core.PointToPoint  # kept here, since other ranks write to its memory as long as the group lives
+    #: Kept here, since other ranks write to its memory as long as the group lives.
+    messages: _core.PointToPoint | None = None
 
     def __init__(self, rank: int, size: int, gather: bootstrap.Gather, timeout: float | None = None):
         super().__init__(rank, size)
@@ -62,6 +63,15 @@ class LocalContext(Context):
             raise CollectiveError(f"rank {offsets.index(None)} has no shared memory left for messages")
         self.messages = _core.PointToPoint(self.node, offsets, area)
         return self.messages
+
+    def give_up_messages(self, receives_only: bool = False) -> None:
+        """Give up the messages of the group. ``receives_only``: receives that no message has reached."""
+        if self.messages is not None:
+            self.messages.give_up(receives_only)
+
+    def is_busy(self) -> bool:
+        """Whether messages are under way."""
+        return self.messages is not None and self.messages.pending > 0
 
     def choose(self, collective: str) -> Choice:
         """The choice of ``"shm"``, the only algorithm without MPI."""

@@ -48,12 +48,12 @@ def _bury(pid: int, context: Any, handles: list[MPI.Intracomm]) -> None:
 
 
 def dead() -> list[tuple[str, int]]:
-    """Identity and size of the communicators that are dead on this rank."""
+    """Identity and size of the communicators that are dead on this rank, and have no messages under way."""
     with _lock:
         while _buried:
             identity, size, handles, context = _buried.popleft()
             _dead[identity] = size, handles, context
-        return [(identity, size) for identity, (size, *_) in _dead.items()]
+        return [(identity, size) for identity, (size, _, context) in _dead.items() if not context.is_busy()]
 
 
 def free_agreed(votes: Counter[tuple[str, int]]) -> None:

@@ -210,7 +210,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts = options_of(c10d.AllreduceOptions, opts, op, timeout)
         tensor = one_of(tensors, "tensors")
         if tensor.layout is torch.sparse_coo:
-            return sparse.allreduce(self, tensor, opts.reduceOp)
+            return sparse.allreduce(self, tensor, opts)
         return self._issue(self._calls.allreduce(tensor, opts.reduceOp), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ..arguments.signature import Call
 from ..errors import CollectiveMismatch
+from ..waiting import ending
 from .any_source import Receives, Unmatched, match_all
 from .tensors import Inward, Outward
 from .work import Callbacks, Dropped, Future, Job
@@ -26,7 +27,8 @@ __all__ = ["MPIMessages", "Message"]
 
 LARGEST = 2**31 - 1  # the largest count that every MPI library takes
 UNIT = 1 << 20  # bytes in which longer messages are counted
-LONGEST_NAP = 1e-3  # seconds between looks at a message by a thread that is not the program's
+NAP = 1e-3  # seconds between looks at a message by a thread that is not the program's
+LONGEST_NAP = 5e-3  # and between later ones, since each takes the interpreter's lock
 
 
 @functools.cache
@@ -107,8 +109,7 @@ class Message(Job):
         self._ended = False
         self._bytes = sum(tensor.nbytes for tensor in results)
         self.buffers = owner
-        self.plan = self  # waits ask plan.waiting() for the ranks that are waited for
-        self._looking, self._polled = _Looking(self, 0.0), False
+        self._polling: _Looking | None = None  # while the program polls
 
     def __del__(self) -> None:
         super().__del__()
@@ -138,6 +139,12 @@ class Message(Job):
             return super()._new_future()
         return Future(self._callbacks)
 
+    @property
+    def plan(self) -> Message:
+        """What waits ask for the ranks that are waited for. An attribute would keep tensors until Python finds the
+        cycle."""
+        return self
+
     def __str__(self) -> str:
         return f"{self._words} ({self._bytes} bytes)"
 
@@ -146,8 +153,11 @@ class Message(Job):
         return Call(None, self._words, "message", self._bytes, "", "", None)
 
     def waiting(self) -> list[int]:
-        """The rank that this message waits for; none if any rank will do."""
-        return [] if self._peer is None else [self._peer]
+        """The rank that this message waits for. If any rank will do: none, or all others once these have ended."""
+        if self._peer is not None:
+            return [self._peer]
+        others = list(self._context.others())
+        return others if all(map(self._context.has_gone, others)) else []
 
     def withdraw(self) -> int:
         """Take the message back if possible; returns the number of messages that still come."""
@@ -162,12 +172,14 @@ class Message(Job):
         raise NotImplementedError
 
     def _wait(self, timeout: float | None) -> None:
-        self._watched(self._looking, timeout)
+        self._watched(self._polling or _Looking(self, 0.0), timeout)
+        self._polling = None
 
     def _wait_aside(self) -> None:
-        self._watched(_Looking(self, LONGEST_NAP), None)
+        self._watched(_Looking(self, NAP), None)
 
     def _watched(self, looking: _Looking, timeout: float | None) -> None:
+        ending.refuse_if_forked()
         try:
             self._context.wait(self, timeout, looking)
         except BaseException as e:
@@ -186,18 +198,20 @@ class Message(Job):
         return True
 
     def _poll(self) -> bool:
+        ending.refuse_if_forked()
         ended = True
         try:
             ended = self._look(0.0, 0.0)
             if not ended and all(wait.run is not self for wait in self._context.listed()):
-                self._polled = True
-                self._context.glance(self, self._looking)
+                self._polling = self._polling or _Looking(self, 0.0)
+                self._context.glance(self, self._polling)
         except Exception as e:
             ended = True
             self._fails(e)
         finally:
-            if ended and self._polled:
-                self._context.end_glances(self._looking)
+            if ended and self._polling is not None:
+                self._context.end_glances(self._polling)
+                self._polling = None
         return ended
 
     def _is_completed_soon(self) -> bool:
@@ -313,4 +327,5 @@ class _Looking:
 
     def wait(self, yield_at_once: bool, limit: int) -> bool:
         """Look for up to ``limit`` ns; whether the message has been received or sent."""
-        return self._message._look(self._nap, limit * 1e-9)
+        nap, self._nap = self._nap, min(self._nap * 1.2, LONGEST_NAP)
+        return self._message._look(nap, limit * 1e-9)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from ..core import _core
 from ..errors import CollectiveMismatch
 from ..runtime.local import LocalContext
+from ..waiting import ending
 from .messages import Message
 from .tensors import Inward, Outward
 from .work import Callbacks
@@ -18,6 +19,7 @@ from .work import Callbacks
 __all__ = ["NodeMessages"]
 
 LAST_TAG = (1 << 31) - 1  # torch's tags are C's int
+BRIEF = 1e-4  # s
 
 
 class NodeMessages:
@@ -69,7 +71,12 @@ class NodeMessage(Message):
         except _core.MismatchError:
             found = self._request.received
             what = "shorter" if found < self._bytes else "longer"
-            raise CollectiveMismatch(f"{self}: the message is {what} than the tensor, {found} bytes") from None
+            self._error = CollectiveMismatch(f"{self}: the message is {what} than the tensor, {found} bytes")
+            raise self._error from None
+        except _core.GivenUpError:
+            self._context.meanwhile()  # raises the error of a group that has been aborted
+            self._context.check()  # or of one in which a call has failed
+            raise
         if come:
             with self._lock:
                 if not self._ended:
@@ -86,8 +93,18 @@ class NodeMessage(Message):
         self._context.check()
         return False
 
+    def _wait(self, timeout: float | None) -> None:
+        """Look for a moment before the wait that others can see, which costs more than a short message takes."""
+        ending.refuse_if_forked()
+        try:
+            come = self._has_come(BRIEF if timeout is None else min(BRIEF, timeout))
+        except BaseException as e:
+            self._fails(e)
+        if not come or self._context.some_gave_up or self._polling is not None:
+            super()._wait(timeout)
+
     def _fails(self, error: BaseException) -> None:
-        if isinstance(error, CollectiveMismatch) and self._request.done:
+        if error is self._error:
             self._context.leave(self)  # the group goes on
             raise error
         self._context.fail(self, error)

@@ -47,6 +47,7 @@ class Queue:
         self._meanwhile.aborted = CollectiveError("the process group has been aborted")
         for operation in context.pending()[:1]:  # with it all that are queued
             context.note(operation, self._meanwhile.aborted)
+        context.give_up_messages()
 
 
 class Queues:

@@ -64,6 +64,8 @@ def _stop() -> None:
             hopeless = any(context.broken and not context.abandoned for context in contexts)
             if not _core.ended() and (any(context.misses_some() for context in contexts) or _replaces_a_rank()):
                 _core.survived(False)
+            for context in contexts:  # nobody waits for these receives any more
+                context.give_up_messages(receives_only=True)
             _core.stop_progress(0 if hopeless else LAST_CALL)
             if not hopeless:
                 _core.sweep()  # now, since the release of a buffer may need the interpreter

@@ -104,6 +104,13 @@ class GivingUp(_core.Calls):
         """The communicator's groups of the node-local engine."""
         return [] if self.node is None else [self.node]
 
+    def give_up_messages(self, receives_only: bool = False) -> None:
+        """Give up the messages that the library moves by itself. ``receives_only``: receives that none has reached."""
+
+    def is_busy(self) -> bool:
+        """Whether this rank may still use memory of other ranks, though the program has no handle to the group."""
+        return False
+
     def give_up(self, run: Any) -> None:
         """Withdraw this rank from all calls under way; wait up to 2 s for ranks that are just using its buffers."""
         tasks: list[Any] = _core.queued(self)
@@ -113,6 +120,7 @@ class GivingUp(_core.Calls):
             task.withdraw()
         for group in self.groups():
             group.give_up()
+        self.give_up_messages()
         end = time.monotonic() + LEAVING
         while self._in_use(tasks) and time.monotonic() < end:
             time.sleep(0.0005)

@@ -8,21 +8,31 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#ifndef COLL_P2P_PIECE /* tests make it shorter */
+#define COLL_P2P_PIECE (4 << 20)
+#endif
+
 enum {
     LINE = 128,   /* distance of what different ranks write: some prefetchers fetch cache lines in pairs */
     SLOTS = 8,    /* messages of one sender that may wait for one receiver to look; later ones wait at the sender */
-    RECORDS = 64, /* rendezvous that a rank may have begun as the sender; later ones wait */
+    RECORDS = 64, /* records that are allocated together */
+    PIECE = COLL_P2P_PIECE, /* bytes that are copied at a time: a wait looks at signals in between */
 };
 
-/* What a sender tells of a message. */
-typedef struct {
-    int64_t tag;
-    uint64_t bytes;
-    uint64_t offset;  /* where the data are in the sender's heap; 0: not there */
-    uint64_t address; /* or in its private memory */
-    uint64_t opened;  /* value of the record while the receiver may copy */
-    int record;       /* -1: the data are in the slot */
-} envelope;
+/* By a record the sender and the receiver of a rendezvous agree about its end. It is in the sender's heap. */
+typedef struct record {
+    _Alignas(64) _Atomic uint64_t state;
+    struct record *next; /* for the owner: the next one that is free */
+} record;
+
+/* Records live as long as the group, since a receiver looks at the record of a rendezvous that was given up long ago.
+ */
+typedef struct block {
+    _Alignas(64) struct block *next;
+    record records[RECORDS];
+} block;
+
+typedef coll_p2p_envelope envelope;
 
 typedef struct {
     _Alignas(LINE) _Atomic uint64_t number; /* of the message in the slot, counted from 1 by sender and receiver */
@@ -36,15 +46,12 @@ typedef struct {
     _Alignas(LINE) _Atomic uint64_t taken; /* number of the last message that the receiver has taken from its slot */
 } lane;
 
-/* The states of a record: 4 times a number that grows, plus one of these. */
-enum { OPENED = 1, COPIED = 2, WITHDRAWN = 3, STATES = 4 };
+/* The states of a record: 4 times a number that grows, plus one of these. REFUSED: the receive has been given up. */
+enum { REFUSED = 0, OPENED = 1, COPIED = 2, WITHDRAWN = 3, STATES = 4 };
 
 typedef struct {
     _Alignas(LINE) _Atomic uint64_t bell; /* messages that came to the owner of the area */
-    struct {
-        _Alignas(64) _Atomic uint64_t state;
-    } records[RECORDS];
-    lane lanes[]; /* by sender */
+    lane lanes[];                         /* by sender */
 } area;
 
 /* A message that came before the receive for it. */
@@ -66,9 +73,11 @@ struct coll_p2p {
     pthread_mutex_t lock; /* guards all below, and every message that has not ended */
     uint64_t heard;       /* the bell, when this rank last looked through the lanes */
     list receives;        /* for which no message has come */
+    list copying;         /* receives whose data this rank copies, piece by piece */
     list rendezvous;      /* sends whose data the receiver may copy now */
     unexpected *early, **early_end;
-    int free_records[RECORDS], records;
+    record *free_records;
+    block *blocks;
     int pending; /* messages that have not ended */
     int served;  /* whether `server` is in the queue of non-blocking calls, or about to be */
     coll_request server;

@@ -43,10 +43,9 @@ static coll_p2p *made(coll_heap *own, int size, int rank, int reads_private) {
     g->reads_private = reads_private;
     pthread_mutex_init(&g->lock, NULL);
     list_init(&g->receives);
+    list_init(&g->copying);
     list_init(&g->rendezvous);
     g->early_end = &g->early;
-    for (g->records = 0; g->records < RECORDS; g->records++)
-        g->free_records[g->records] = g->records;
     g->server.task = (coll_task){g, serve, serves_nobody, stop_serving, 0};
     return g;
 }
@@ -71,6 +70,30 @@ static void give_up_all(coll_p2p *g, list *l) {
         coll_p2p_give_up(g, l->first);
 }
 
+void coll_p2p_give_up_all(coll_p2p *g, int receives_only) {
+    if (coll_progress_ended())
+        return;
+    pthread_mutex_lock(&g->lock);
+    give_up_all(g, &g->receives);
+    if (!receives_only) {
+        give_up_all(g, &g->copying);
+        give_up_all(g, &g->rendezvous);
+    }
+    for (int i = 0; i < g->size && !receives_only; i++)
+        if (g->peers[i].area)
+            give_up_all(g, &g->peers[i].sends);
+    pthread_mutex_unlock(&g->lock);
+}
+
+int coll_p2p_pending(coll_p2p *g) {
+    if (coll_progress_ended())
+        return 0;
+    pthread_mutex_lock(&g->lock);
+    int pending = g->pending;
+    pthread_mutex_unlock(&g->lock);
+    return pending;
+}
+
 static int is_queued(const coll_p2p *g) {
     return atomic_load_explicit(&g->server.status, memory_order_acquire) == COLL_PENDING;
 }
@@ -78,13 +101,7 @@ static int is_queued(const coll_p2p *g) {
 void coll_p2p_free(coll_p2p *g) {
     if (!g || coll_progress_ended()) /* a forked child's lock may be that of a thread which it does not have */
         return;
-    pthread_mutex_lock(&g->lock);
-    give_up_all(g, &g->receives);
-    give_up_all(g, &g->rendezvous);
-    for (int i = 0; i < g->size; i++)
-        if (g->peers[i].area)
-            give_up_all(g, &g->peers[i].sends);
-    pthread_mutex_unlock(&g->lock);
+    coll_p2p_give_up_all(g, 0);
     if (is_queued(g))
         coll_progress_abandon(&g->server);
     if (is_queued(g)) /* this thread goes through the queue, and lets go of the server only later */
@@ -92,6 +109,10 @@ void coll_p2p_free(coll_p2p *g) {
     for (unexpected *u = g->early, *next; u; u = next) {
         next = u->next;
         free(u);
+    }
+    for (block *b = g->blocks, *next; b; b = next) {
+        next = b->next;
+        coll_heap_release(g->heap, b);
     }
     pthread_mutex_destroy(&g->lock);
     free(g);
@@ -102,8 +123,7 @@ int coll_p2p_begin(coll_p2p_message *m) {
     if (m->peer >= g->size || (m->peer < 0 && (m->peer != COLL_P2P_ANY || !m->receives)))
         return COLL_ERR_ARGUMENT;
     m->status = COLL_PENDING;
-    m->staging = NULL;
-    m->record = -1;
+    m->staging = m->record = NULL;
     m->source = m->peer;
     m->received = 0;
     pthread_mutex_lock(&g->lock);
@@ -117,8 +137,10 @@ int coll_p2p_begin(coll_p2p_message *m) {
         code = coll_progress_submit(&g->server);
     }
     if (code != COLL_OK) {
+        pthread_mutex_lock(&g->lock);
         g->served = 0;
-        coll_p2p_withdraw(m);
+        coll_p2p_give_up(g, m);
+        pthread_mutex_unlock(&g->lock);
     }
     return code;
 }

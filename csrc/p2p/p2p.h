@@ -31,6 +31,16 @@ coll_p2p *coll_p2p_new(coll_heap *own, int size, int rank, const coll_p2p_peer *
 /* Free the group; its messages are given up. The area belongs to the caller, who frees it when all ranks are done. */
 void coll_p2p_free(coll_p2p *);
 
+/* What a sender tells of a message. */
+typedef struct {
+    int64_t tag;
+    uint64_t bytes;
+    uint64_t offset;  /* where the data are in the sender's heap; 0: not there */
+    uint64_t address; /* or in its private memory */
+    uint64_t opened;  /* value of the record while the receiver may copy */
+    uint64_t record;  /* offset in the sender's heap; 0: the data are in the slot */
+} coll_p2p_envelope;
+
 /* A message of the program's. Only `status`, `source` and `received` are for others to read, once it has ended. */
 typedef struct coll_p2p_message {
     coll_p2p *group;
@@ -38,11 +48,13 @@ typedef struct coll_p2p_message {
     int64_t tag;
     void *memory;
     size_t bytes;
-    _Atomic int status; /* COLL_PENDING, then COLL_OK or an error */
-    int source;         /* the rank that has sent what was received */
-    size_t received;    /* bytes that it has sent: COLL_ERR_MESSAGE if these are not `bytes` */
-    void *staging;      /* a copy on the heap, of data that the receiver cannot read where they are */
-    int record;         /* the record by which the receiver ends a rendezvous; -1: none yet */
+    _Atomic int status;         /* COLL_PENDING, then COLL_OK or an error */
+    int source;                 /* the rank that has sent what was received */
+    size_t received;            /* bytes that it has sent: COLL_ERR_MESSAGE if these are not `bytes` */
+    void *staging;              /* a copy on the heap, of data that the receiver cannot read where they are */
+    void *record;               /* the record by which the receiver ends a rendezvous; NULL: none yet */
+    coll_p2p_envelope envelope; /* of a receive: where its data are copied from */
+    size_t copied;              /* bytes of these that have been copied */
     struct coll_p2p_message *next;
 } coll_p2p_message;
 
@@ -50,6 +62,10 @@ typedef struct coll_p2p_message {
 int coll_p2p_begin(coll_p2p_message *);
 /* Give a message up, unless it has ended: nothing reads or writes its memory from then on. */
 void coll_p2p_withdraw(coll_p2p_message *);
+/* Give up all messages of a group, or only the receives that no message has reached. */
+void coll_p2p_give_up_all(coll_p2p *, int receives_only);
+/* Number of messages that have not ended. Without any, this rank reads and writes nothing of other ranks. */
+int coll_p2p_pending(coll_p2p *);
 /* The message as a task whose progress ends with the message's status. */
 coll_task coll_p2p_task(coll_p2p_message *);
 

@@ -12,10 +12,12 @@ static uint64_t see(const _Atomic uint64_t *flag) {
 void coll_p2p_end(coll_p2p *g, coll_p2p_message *m, int status) {
     if (m->staging)
         coll_heap_release(g->heap, m->staging);
-    m->staging = NULL;
-    if (m->record >= 0)
-        g->free_records[g->records++] = m->record;
-    m->record = -1;
+    record *r = m->record;
+    if (r) {
+        r->next = g->free_records;
+        g->free_records = r;
+    }
+    m->staging = m->record = NULL;
     g->pending--;
     coll_moves++;
     atomic_store_explicit(&m->status, status, memory_order_release); /* last: from here on the owner may free it */
@@ -23,34 +25,48 @@ void coll_p2p_end(coll_p2p *g, coll_p2p_message *m, int status) {
 
 /* ---- sending */
 
-/* Open a record: its value says that the receiver may copy. 0 if there is none free. */
-static uint64_t open_record(coll_p2p *g, coll_p2p_message *m) {
-    if (g->records == 0)
+/* Allocate more records; 0 without memory. */
+static int add_records(coll_p2p *g) {
+    block *made = coll_heap_alloc(g->heap, sizeof *made);
+    if (!made)
         return 0;
-    m->record = g->free_records[--g->records];
-    _Atomic uint64_t *state = &g->peers[g->rank].area->records[m->record].state;
-    uint64_t opened = (*state / STATES + 1) * STATES + OPENED;
-    atomic_store_explicit(state, opened, memory_order_relaxed); /* published with the slot */
-    return opened;
+    memset(made, 0, sizeof *made);
+    made->next = g->blocks;
+    g->blocks = made;
+    for (int i = 0; i < RECORDS; i++) {
+        made->records[i].next = g->free_records;
+        g->free_records = &made->records[i];
+    }
+    return 1;
 }
 
-/* Fill in where the receiver finds the data. COLL_OK, COLL_PENDING without a free record, or an error. */
+/* Open a record for a message, of which there is one; the value of its state says that the receiver may copy. */
+static void open_record(coll_p2p *g, coll_p2p_message *m, envelope *e) {
+    record *r = g->free_records;
+    g->free_records = r->next;
+    m->record = r;
+    e->record = (uint64_t)((const char *)r - g->peers[g->rank].at.base);
+    e->opened = (r->state / STATES + 1) * STATES + OPENED;
+    atomic_store_explicit(&r->state, e->opened, memory_order_relaxed); /* published with the slot */
+}
+
+/* Fill in where the receiver finds the data. COLL_OK, an error, or COLL_PENDING if memory is lacking which the end of
+ * other messages frees. */
 static int expose(coll_p2p *g, coll_p2p_message *m, envelope *e) {
     const coll_p2p_peer *own = &g->peers[g->rank].at;
     const void *data = m->memory;
-    e->record = -1;
+    e->record = 0;
     if (m->bytes <= COLL_P2P_EAGER)
         return COLL_OK;
-    if (g->records == 0)
-        return COLL_PENDING;
+    if (!g->free_records && !add_records(g))
+        return g->rendezvous.first ? COLL_PENDING : COLL_ERR_MEMORY;
     if (!g->reads_private && m->peer != g->rank && !coll_heap_has(own->base, own->limit, data)) {
         m->staging = coll_heap_alloc(g->heap, m->bytes);
         if (!m->staging)
-            return COLL_ERR_MEMORY;
+            return g->rendezvous.first ? COLL_PENDING : COLL_ERR_MEMORY;
         data = memcpy(m->staging, data, m->bytes);
     }
-    e->opened = open_record(g, m);
-    e->record = m->record;
+    open_record(g, m, e);
     e->offset = coll_heap_has(own->base, own->limit, data) ? (uint64_t)((const char *)data - own->base) : 0;
     e->address = (uint64_t)(uintptr_t)data;
     return COLL_OK;
@@ -68,7 +84,7 @@ static int put(coll_p2p *g, coll_p2p_message *m) {
     int status = expose(g, m, &s->envelope);
     if (status != COLL_OK)
         return status;
-    if (m->record < 0 && m->bytes)
+    if (!m->record && m->bytes)
         memcpy(s->data, m->memory, m->bytes);
     atomic_store_explicit(&s->number, ++to->sent, memory_order_release);
     atomic_fetch_add_explicit(&to->area->bell, 1, memory_order_release);
@@ -84,24 +100,24 @@ static void send_to(coll_p2p *g, struct peer *to) {
         if (status == COLL_PENDING)
             return;
         list_remove(&to->sends, &to->sends.first);
-        if (status == COLL_OK && m->record >= 0)
+        if (status == COLL_OK && m->record)
             list_add(&g->rendezvous, m);
         else
             coll_p2p_end(g, m, status);
     }
 }
 
-/* End the sends whose data have been copied. */
+/* End the sends whose data have been copied, or whose receives have been given up. */
 static void end_rendezvous(coll_p2p *g) {
-    const area *own = g->peers[g->rank].area;
     for (coll_p2p_message **at = &g->rendezvous.first; *at;) {
         coll_p2p_message *m = *at;
-        if (see(&own->records[m->record].state) % STATES == OPENED) {
+        uint64_t state = see(&((record *)m->record)->state) % STATES;
+        if (state == OPENED) {
             at = &m->next;
             continue;
         }
         list_remove(&g->rendezvous, at);
-        coll_p2p_end(g, m, COLL_OK);
+        coll_p2p_end(g, m, state == COPIED ? COLL_OK : COLL_ERR_GIVEN_UP);
     }
 }
 
@@ -111,40 +127,69 @@ static int matches(const coll_p2p_message *m, int source, const envelope *e) {
     return (m->peer == source || m->peer == COLL_P2P_ANY) && m->tag == e->tag;
 }
 
-/* Copy data from where the sender has them. COLL_OK or COLL_ERR_READ. */
-static int copy_from(const coll_p2p *g, int source, const envelope *e, void *to) {
+/* The state of the record of a rendezvous; NULL if what the sender tells is wrong. */
+static _Atomic uint64_t *state_of(const coll_p2p *g, int source, const envelope *e) {
     const coll_p2p_peer *from = &g->peers[source].at;
-    if (source == g->rank)
-        memmove(to, (const void *)(uintptr_t)e->address, e->bytes);
+    int ok = e->record % 64 == 0 && e->record < from->limit && sizeof(record) <= from->limit - e->record;
+    return ok ? &((record *)(from->base + e->record))->state : NULL;
+}
+
+/* Copy a piece of the data from where the sender has them. COLL_OK or COLL_ERR_READ. */
+static int copy_piece(const coll_p2p *g, const coll_p2p_message *m, size_t bytes) {
+    const coll_p2p_peer *from = &g->peers[m->source].at;
+    const envelope *e = &m->envelope;
+    void *to = (char *)m->memory + m->copied;
+    if (m->source == g->rank)
+        memmove(to, (const char *)(uintptr_t)e->address + m->copied, bytes);
     else if (e->offset && e->offset < from->limit && e->bytes <= from->limit - e->offset)
-        memcpy(to, from->base + e->offset, e->bytes);
-    else if (!g->reads_private || coll_heap_read_private(from->pid, to, e->address, e->bytes))
+        memcpy(to, from->base + e->offset + m->copied, bytes);
+    else if (!g->reads_private || coll_heap_read_private(from->pid, to, e->address + m->copied, bytes))
         return COLL_ERR_READ;
     return COLL_OK;
 }
 
-/* Give the data of a message to the receive that it matches, and end both. */
+/* End a receive by rendezvous, and tell the sender. If the sender has given it up, the data may have changed while they
+ * were copied. */
+static void end_copy(coll_p2p *g, coll_p2p_message *m, int status) {
+    uint64_t opened = m->envelope.opened, closed = opened - OPENED + (status == COLL_ERR_GIVEN_UP ? REFUSED : COPIED);
+    if (!atomic_compare_exchange_strong(state_of(g, m->source, &m->envelope), &opened, closed))
+        status = COLL_ERR_GIVEN_UP;
+    coll_p2p_end(g, m, status);
+}
+
+/* Copy the next piece of a receive by rendezvous, which is in no list, and end it after the last piece. */
+static void copy_on(coll_p2p *g, coll_p2p_message *m) {
+    const envelope *e = &m->envelope;
+    size_t left = m->bytes - m->copied, bytes = left < PIECE || m->source == g->rank ? left : PIECE;
+    int status = COLL_OK, goes_on = see(state_of(g, m->source, e)) == e->opened; /* else its memory may be gone */
+    if (goes_on)
+        status = copy_piece(g, m, bytes);
+    m->copied += bytes;
+    coll_moves++;
+    if (status == COLL_OK && goes_on && m->copied < m->bytes)
+        list_add(&g->copying, m);
+    else
+        end_copy(g, m, status);
+}
+
+/* Give the data of a message to the receive that it matches. */
 static void deliver(coll_p2p *g, coll_p2p_message *m, int source, const envelope *e, const unsigned char *data) {
     int status = e->bytes == m->bytes ? COLL_OK : COLL_ERR_MESSAGE;
     m->source = source;
     m->received = e->bytes;
-    if (e->record >= RECORDS || (e->record < 0 && e->bytes > COLL_P2P_EAGER)) {
-        status = COLL_ERR_READ;
-    } else if (e->record < 0) {
+    m->envelope = *e;
+    m->copied = 0;
+    if (e->record ? !state_of(g, source, e) : e->bytes > COLL_P2P_EAGER) {
+        coll_p2p_end(g, m, COLL_ERR_READ);
+    } else if (!e->record) {
         if (status == COLL_OK && e->bytes)
             memcpy(m->memory, data, e->bytes);
+        coll_p2p_end(g, m, status);
+    } else if (status == COLL_OK) {
+        copy_on(g, m);
     } else {
-        uint64_t opened = e->opened;
-        _Atomic uint64_t *state = &g->peers[source].area->records[e->record].state;
-        int copied = COLL_OK;
-        if (status == COLL_OK && see(state) == opened) /* not after it was given up: the memory may be gone */
-            copied = copy_from(g, source, e, m->memory);
-        if (!atomic_compare_exchange_strong(state, &opened, opened - OPENED + COPIED))
-            status = COLL_ERR_GIVEN_UP; /* the data may have changed while they were copied */
-        else if (copied != COLL_OK)
-            status = copied;
+        end_copy(g, m, status);
     }
-    coll_p2p_end(g, m, status);
 }
 
 /* The first receive for a message, taken out of its queue; NULL: none has begun. */
@@ -166,7 +211,7 @@ static int keep(coll_p2p *g, int source, const slot *s) {
     u->next = NULL;
     u->source = source;
     u->envelope = s->envelope;
-    if (u->envelope.record < 0)
+    if (!u->envelope.record)
         memcpy(u->data, s->data, u->envelope.bytes <= COLL_P2P_EAGER ? u->envelope.bytes : 0);
     *g->early_end = u;
     g->early_end = &u->next;
@@ -210,6 +255,11 @@ int coll_p2p_move(coll_p2p *g) {
     if (g->pending == 0)
         return 0;
     take(g);
+    coll_p2p_message *copied = g->copying.first;
+    if (copied) {
+        list_remove(&g->copying, &g->copying.first);
+        copy_on(g, copied);
+    }
     if (g->rendezvous.first)
         end_rendezvous(g);
     for (int peer = 0; peer < g->size; peer++)
@@ -252,15 +302,21 @@ static int remove_from(list *l, const coll_p2p_message *m) {
 void coll_p2p_give_up(coll_p2p *g, coll_p2p_message *m) {
     if (m->status != COLL_PENDING)
         return;
-    list *in = m->receives ? &g->receives : m->record >= 0 ? &g->rendezvous : &g->peers[m->peer].sends;
-    if (!remove_from(in, m))
+    if (m->receives) {
+        if (remove_from(&g->receives, m))
+            coll_p2p_end(g, m, COLL_ERR_GIVEN_UP);
+        else if (remove_from(&g->copying, m))
+            end_copy(g, m, COLL_ERR_GIVEN_UP);
+        return;
+    }
+    record *r = m->record;
+    if (!remove_from(r ? &g->rendezvous : &g->peers[m->peer].sends, m))
         return;
     int status = COLL_ERR_GIVEN_UP;
-    if (m->record >= 0) {
-        _Atomic uint64_t *state = &g->peers[g->rank].area->records[m->record].state;
-        uint64_t opened = *state / STATES * STATES + OPENED;
-        if (!atomic_compare_exchange_strong(state, &opened, opened - OPENED + WITHDRAWN))
-            status = COLL_OK; /* the receiver has just copied them */
+    if (r) {
+        uint64_t opened = r->state / STATES * STATES + OPENED;
+        if (!atomic_compare_exchange_strong(&r->state, &opened, opened - OPENED + WITHDRAWN))
+            status = opened % STATES == COPIED ? COLL_OK : status; /* the receiver has just copied them */
     }
     coll_p2p_end(g, m, status);
 }

@@ -17,11 +17,14 @@ SOURCES += [f"schedule/{name}.c" for name in ("program", "executor", "executor_n
 SOURCES += [f"progress/{name}.c" for name in ("progress", "patience", "thread", "ending")]
 SOURCES += [f"p2p/{name}.c" for name in ("p2p", "queues")]
 EAGER = 192  # bytes that a slot holds
+PIECE = 4 << 20  # bytes that are copied at a time
+WAIT = 20_000_000_000  # ns
 
 
 def run_driver(program, *sanitizers, prefix=()):
     files = [*(ROOT / "csrc" / name for name in SOURCES), ROOT / "tests/csrc/p2p_driver.c"]
     flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    flags += ["-DCOLL_P2P_PIECE=3000"]  # so that data come in pieces
     subprocess.run(["cc", *flags, *sanitizers, *files, "-o", program, "-pthread"], check=True)
     for ranks, reads_private in ((1, 1), (2, 1), (2, 0), (3, 1), (5, 0)):
         words = [*prefix, program, *map(str, (ranks, 100 // ranks, ranks, reads_private))]
@@ -47,7 +50,7 @@ def opened(size):
 
 
 def test_memory_is_as_docs_operating_says():
-    assert 4 << 10 <= _core.point_to_point_bytes(0) < 5 << 10
+    assert _core.point_to_point_bytes(0) < 1 << 10
     assert 2 << 10 <= _core.point_to_point_bytes(2) - _core.point_to_point_bytes(1) < 2500
 
 
@@ -142,6 +145,62 @@ def test_more_messages_than_places_for_them():
         assert (long == longer[i]).all()
     assert all(send.wait() for send in sends)
     np.testing.assert_array_equal(found, values)
+
+
+def test_the_last_of_many_long_messages_is_received_first():
+    """There are as many records as messages: else the last one would wait for the end of others."""
+    ranks, n = opened(2), 200
+    values, found = np.repeat(np.arange(float(n)), 100).reshape(n, 100), np.zeros(100)
+    sends = [ranks[0].send(*of(row), 1, i) for i, row in enumerate(values)]
+    for i in range(n - 1, -1, -1):
+        assert ranks[1].receive(*of(found), 0, i).wait(limit=WAIT)
+        assert (found == i).all()
+    assert all(send.wait(limit=WAIT) for send in sends)
+    assert ranks[0].pending == ranks[1].pending == 0
+
+
+@pytest.mark.parametrize("nbytes", [PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 3])
+def test_long_messages_come_in_pieces(nbytes):
+    """Several at a time."""
+    ranks, draw = opened(2), np.random.default_rng(nbytes)
+    sent = [draw.integers(0, 256, nbytes, np.uint8) for _ in range(2)]
+    received = [np.zeros(nbytes, np.uint8) for _ in range(2)]
+    sends = [ranks[0].send(*of(x), 1, i) for i, x in enumerate(sent)]
+    receives = [ranks[1].receive(*of(x), 0, i) for i, x in enumerate(received)]
+    assert all(message.wait(limit=WAIT) for message in (*receives, *sends))
+    for x, y in zip(sent, received, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_receive_is_given_up_between_two_pieces():
+    """Its sender gets an error, too, and the rest of the target stays."""
+    ranks, nbytes = opened(2), 100 * PIECE
+    sent, received = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    send = ranks[0].send(*of(sent), 1, 0)
+    receive = ranks[1].receive(*of(received), 0, 0)
+    assert not receive.wait(limit=0)
+    receive.withdraw()
+    so_far = int(received.sum())
+    assert 0 < so_far < nbytes
+    for message in (receive, send):
+        with pytest.raises(_core.GivenUpError):
+            message.wait(limit=WAIT)
+    assert received.sum() == so_far
+    assert ranks[0].pending == ranks[1].pending == 0
+
+
+def test_all_messages_are_given_up():
+    ranks, memory = opened(2), np.zeros(1000)
+    sends = [ranks[0].send(*of(memory), 1, 0) for _ in range(20)]
+    receives = [ranks[0].receive(*of(memory), 1, 0) for _ in range(3)]
+    ranks[0].give_up(receives_only=True)
+    assert [message.done for message in sends + receives] == [False] * 20 + [True] * 3
+    assert ranks[0].pending == 20
+    ranks[0].give_up()
+    assert ranks[0].pending == 0
+    for message in sends + receives:
+        with pytest.raises(_core.GivenUpError):
+            message.wait()
 
 
 @pytest.mark.parametrize("peer", [-2, -1, 2])

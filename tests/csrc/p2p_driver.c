@@ -150,6 +150,43 @@ static void give_up(player *p, int round) {
     free(into);
 }
 
+/* A receive that is given up while its data are copied: its sender learns of that. */
+static void give_up_a_copy(player *p) {
+    static int ended[MOST];
+    coll_p2p_message receive, send;
+    int to = (p->rank + 1) % ranks, from = (p->rank + ranks - 1) % ranks;
+    char *at = memory(p, 0), *into = memory(p, 0);
+    begin(p, &send, 0, to, LATE_TAG, at, LONGEST);
+    pthread_barrier_wait(&barrier);
+    begin(p, &receive, 1, from, LATE_TAG, into, LONGEST);
+    coll_p2p_withdraw(&receive);
+    ended[p->rank] = end(p, &receive);
+    pthread_barrier_wait(&barrier);
+    expect(end(p, &send) == ended[to], "the sender was told", p->rank, ended[to]);
+    expect(coll_p2p_pending(p->group) == 0, "pending", p->rank, 0);
+    pthread_barrier_wait(&barrier);
+    free(at);
+    free(into);
+}
+
+/* More long messages than records are allocated together, the last of which is received first. */
+static void last_first(player *p) {
+    enum { MORE = 150, LENGTH = 2000 };
+    coll_p2p_message *send = calloc(MORE, sizeof *send), receive;
+    char *at = memory(p, 0), into[LENGTH];
+    int to = (p->rank + 1) % ranks, from = (p->rank + ranks - 1) % ranks;
+    for (int i = 0; i < MORE; i++)
+        begin(p, &send[i], 0, to, LATE_TAG + 1 + i, at + i, LENGTH);
+    for (int i = MORE - 1; i >= 0; i--) {
+        begin(p, &receive, 1, from, LATE_TAG + 1 + i, into, LENGTH);
+        expect(end(p, &receive) == COLL_OK, "not received", p->rank, i);
+    }
+    for (int i = 0; i < MORE; i++)
+        expect(end(p, &send[i]) == COLL_OK, "not sent", p->rank, i);
+    free(at);
+    free(send);
+}
+
 static void prepare(player *p, int rank) {
     *p = (player){.rank = rank, .random = seed + (unsigned)rank, .heap = coll_heap_new((size_t)1 << 30)};
     size_t bytes = coll_p2p_area_bytes(ranks);
@@ -189,9 +226,12 @@ static void *run(void *argument) {
         for (int i = 0; i < ranks; i++)
             check_exchange(p, (p->rank + i) % ranks, round);
         receive_from_any(p, round);
-        if (round % 8 == 0)
+        if (round % 8 == 0) {
             give_up(p, round / 8);
+            give_up_a_copy(p);
+        }
     }
+    last_first(p);
     pthread_barrier_wait(&barrier);
     leave(p);
     free(p);

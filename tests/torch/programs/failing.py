@@ -20,7 +20,7 @@ CASE, RESULTS = sys.argv[1:]
 dist.init_process_group("collectives")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 LAST = SIZE - 1
-x = torch.ones(1000)
+x, HALF = torch.ones(1000), datetime.timedelta(seconds=0.5)
 
 
 def poll(work):
@@ -37,7 +37,9 @@ def call():
     elif CASE == "future":
         dist.all_reduce(x, async_op=True).get_future().wait()
     elif CASE == "of_the_call":
-        dist.barrier(timeout=datetime.timedelta(seconds=0.5))
+        dist.barrier(timeout=HALF)
+    elif CASE == "of_the_call_sparse":
+        dist.group.WORLD.allreduce(x.to_sparse(), timeout=HALF)
     elif CASE == "destroyed":
         logged, group = [], dist.group.WORLD
         logging.getLogger("collectives").addFilter(lambda record: logged.append(record.getMessage()))
@@ -48,6 +50,8 @@ def call():
         dist.recv(x, LAST)
     elif CASE == "death_in_a_message":
         dist.recv(long, LAST)
+    elif CASE == "death_of_all_senders":
+        dist.recv(x)
     elif CASE == "death_polled":
         poll(dist.all_reduce(x, async_op=True))
     elif CASE == "death_of_a_sender_polled":
@@ -61,7 +65,7 @@ def call():
 
 
 dist.all_reduce(x)
-dist.group.WORLD.set_timeout(datetime.timedelta(seconds=20 if "death_" in CASE else 1))
+dist.group.WORLD.set_timeout(datetime.timedelta(seconds=20 if "death_" in CASE or "of_the_call" in CASE else 1))
 if CASE == "death_in_a_message":
     long = torch.ones(1 << 26)
     work = dist.isend(long, 0) if RANK == LAST else None

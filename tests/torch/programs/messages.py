@@ -5,10 +5,13 @@ With the argument "lost", a message that does not come, and calls that differ. T
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import os
 import sys
 import time
+import weakref
 from datetime import timedelta
 from unittest import mock
 
@@ -18,6 +21,7 @@ import torch.distributed as dist
 from ranks import RANK, run
 
 import collectives.torch
+from collectives.system import lifetime
 
 LATE = 0.2  # seconds after which rank 1 sends
 
@@ -208,6 +212,58 @@ def test_sends_that_are_dropped():
     dist.barrier()
 
 
+def test_a_message_that_has_come_keeps_nothing():
+    """Also where Python's collector of cycles does not run."""
+    gc.disable()
+    try:
+        x = torch.ones(1000)
+        seen = weakref.ref(x)
+        work = (dist.isend if RANK == 0 else dist.irecv)(x, 1 - RANK)
+        until_complete(work)
+        work.wait()
+        del x, work
+        assert seen() is None
+    finally:
+        gc.enable()
+    dist.barrier()
+
+
+def test_a_forked_child_has_no_messages():
+    """Its parent's message stays, and the child would read memory that it does not have."""
+    x = torch.zeros(1000)
+    work = dist.irecv(x, 1 - RANK)
+    child = os.fork()
+    if child == 0:
+        try:
+            work.wait()
+        except collectives.CollectiveError as e:
+            os._exit(3 if "forked" in str(e) else 4)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    dist.send(torch.ones(1000), 1 - RANK)
+    work.wait()
+    assert x.eq(1).all()
+
+
+def test_messages_under_way_of_a_group_that_is_destroyed():
+    """Their group is not dead, since this rank still writes to the memory of another one."""
+    group = dist.new_group([0, 1])
+    if isinstance(group.engine.messages, collectives.torch.messages.MPIMessages):
+        return
+    identity, works = group.engine.context.identity, []
+    if RANK == 0:
+        works = [group.send([torch.ones(3)], 1, 0) for _ in range(12)]
+    dist.barrier()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert (identity in dict(lifetime.dead())) == (RANK == 1)
+    for work in works:
+        work.withdraw()
+    assert identity in dict(lifetime.dead())
+    dist.barrier()
+
+
 def test_callbacks_of_messages():
     """Their calls have a place of their own, however late the message or the callback is."""
     for late in range(2):
@@ -226,8 +282,8 @@ def lost():
     """Who waits longer than the program, or again, gets an error too. The group is broken, and the world is not."""
     group = dist.new_group([0, 1])
     if RANK == 0:
-        x = torch.zeros(3)
-        work = group.recv([x], 1)
+        x, y = torch.zeros(3), torch.zeros(3)
+        work, other = group.recv([x], 1), group.recv([y], 1, 5)
         future = work.get_future()
         with pytest.raises(collectives.CollectiveTimeout, match="waiting for rank 1"):
             work.wait(timedelta(seconds=0.3))
@@ -237,7 +293,18 @@ def lost():
                 wait()
         assert time.monotonic() - began < 5
         assert not work.is_success()
-    dist.barrier()
+        dist.barrier()
+        dist.barrier()
+        if not by_mpi(other):  # what rank 1 has sent meanwhile stays with it
+            time.sleep(LATE)
+            assert not y.any()
+            with pytest.raises(collectives.CollectiveError, match="broken"):
+                other.wait()
+    else:
+        dist.barrier()
+        with contextlib.suppress(collectives.CollectiveError):  # if it has heard of the failure
+            group.send([torch.ones(3)], 0, 5)
+        dist.barrier()
 
 
 def polled():
