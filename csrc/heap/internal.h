@@ -2,6 +2,7 @@
  *
  *   heap.c    the shared memory: creation, and mapping by peers
  *   pages.c   runs of pages: which are free, which have memory
+ *   room.c    the memory that the system still has for this process
  *   blocks.c  blocks of any length, as runs of pages or as places in a slab
  *   forks.c   forked children, which may still read blocks that the parent frees */
 #ifndef COLL_HEAP_INTERNAL_H
@@ -63,6 +64,7 @@ typedef struct { /* a block that was freed, but that children may still read */
 struct coll_heap {
     char *base;
     size_t size, reserved, kept; /* reserved: bytes with memory; kept: bytes of these in free runs */
+    size_t granted;              /* bytes that may be reserved before the next look at what the system has left */
     uint64_t nonce;
     int fd, inherited; /* inherited: this is a forked child, and the heap is its parent's */
     pid_t owner;
@@ -110,6 +112,8 @@ void coll_heap_free_tables(coll_heap *);
 uint32_t coll_heap_take_pages(coll_heap *, uint32_t n);
 /* Free a run of pages, for reuse or to the system. */
 void coll_heap_give_pages(coll_heap *, uint32_t first, uint32_t n);
+/* Bytes that this process may still take from the machine and from its control groups. */
+size_t coll_heap_room(void);
 /* Write the entries at both ends of a run. */
 void coll_heap_label(coll_heap *, uint32_t first, page);
 /* Exclude chunks without memory from core dumps of this process. */

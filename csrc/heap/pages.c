@@ -6,7 +6,6 @@
 #include "internal.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,7 +15,7 @@
 #endif
 
 static const size_t KEPT_MOST = (size_t)256 << 20; /* the most bytes of free runs that keep their memory */
-static const size_t PIECE = (size_t)64 << 20;      /* bytes reserved by one call, which a signal makes start again */
+static const size_t PIECE = (size_t)64 << 20;      /* the most bytes that are reserved without a look at what is left */
 enum { FEW = 8 };                                  /* runs of a bin that are inspected */
 
 /* Make entries up to `to` writable. The table grows with the heap: as a whole it would count against memory limits. */
@@ -149,31 +148,18 @@ static void make_huge(coll_heap *h, uint32_t first, uint32_t n) {
     }
 }
 
-/* The number after `word` at the start of a line of `file` ("": in the first line); SIZE_MAX if there is none. */
-static size_t number_in(const char *file, const char *word) {
-    char line[128];
-    size_t found = SIZE_MAX;
-    FILE *f = fopen(file, "re");
-    while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, word, strlen(word))) {
-            if (sscanf(line + strlen(word), "%zu", &found) != 1)
-                found = SIZE_MAX;
-            break;
-        }
-    if (f)
-        fclose(f);
-    return found;
-}
-
-/* Whether the machine and the container have that much memory: otherwise reserving it would not fail, but the kernel
- * would kill processes. Checked for long blocks only. */
-static int has_room(size_t bytes) {
-    if (bytes < PIECE)
-        return 1;
-    size_t kib = number_in("/proc/meminfo", "MemAvailable:"), swap = number_in("/proc/meminfo", "SwapFree:");
-    if (kib != SIZE_MAX && bytes >> 10 > kib + (swap == SIZE_MAX ? 0 : swap))
-        return 0;
-    return bytes <= number_in("/sys/fs/cgroup/memory.max", "");
+/* Whether there is memory for the next `bytes` of a run, which are at most PIECE, and for the `rest` of it, which they
+ * begin: otherwise reserving it would not fail, but the kernel would kill processes. Other processes take memory
+ * meanwhile, so a long run asks before each piece, and short ones after so many bytes together. */
+static int has_room(coll_heap *h, size_t bytes, size_t rest) {
+    if (rest >= PIECE || bytes > h->granted) {
+        size_t room = coll_heap_room();
+        h->granted = room < PIECE ? room : PIECE;
+        if (rest > room)
+            return 0;
+    }
+    h->granted -= bytes;
+    return 1;
 }
 
 static int punch(coll_heap *h, uint32_t first, uint32_t n) {
@@ -183,13 +169,10 @@ static int punch(coll_heap *h, uint32_t first, uint32_t n) {
     return fallocate(h->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, bytes) == 0;
 }
 
-/* Reserve memory for a run; fails if there is none, so that no signal follows at the first access. */
-static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
-    size_t from = (size_t)first * PAGE, to = from + (size_t)n * PAGE;
-    int error = has_room(to - from) ? 0 : ENOMEM;
-    if (!error)
-        make_huge(h, first, n);
+/* Reserve memory for some bytes, in calls that a signal makes start again. 0 or an error. */
+static int fill(const coll_heap *h, size_t from, size_t to) {
     size_t piece = PIECE;
+    int error = 0;
     for (size_t at = from; at < to && !error;) {
         size_t bytes = to - at < piece ? to - at : piece;
         error = posix_fallocate(h->fd, (off_t)at, (off_t)bytes);
@@ -199,6 +182,21 @@ static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
         } else if (!error) {
             at += bytes;
             piece = 2 * piece < PIECE ? 2 * piece : PIECE;
+        }
+    }
+    return error;
+}
+
+/* Reserve memory for a run; fails if there is none, so that no signal follows at the first access. */
+static int reserve(coll_heap *h, uint32_t first, uint32_t n) {
+    size_t from = (size_t)first * PAGE, to = from + (size_t)n * PAGE;
+    int error = 0;
+    for (size_t at = from, end; at < to && !error; at = end) { /* pieces meet where huge pages do */
+        end = round_up(at + 1, PIECE) < to ? round_up(at + 1, PIECE) : to;
+        error = has_room(h, end - at, to - at) ? 0 : ENOMEM;
+        if (!error) {
+            make_huge(h, (uint32_t)(at / PAGE), (uint32_t)((end - at) / PAGE));
+            error = fill(h, at, end);
         }
     }
     if (error) {
@@ -281,6 +279,7 @@ void coll_heap_give_pages(coll_heap *h, uint32_t first, uint32_t n) {
 int coll_heap_make_tables(coll_heap *h) {
     size_t chunks = round_up(h->size, CHUNK) / CHUNK;
     h->count = (uint32_t)(h->size / PAGE);
+    h->granted = PIECE; /* a heap with little in it need not look */
     h->backed = calloc(chunks, sizeof *h->backed);
     h->huge = calloc(h->size / HUGE + 1, sizeof *h->huge);
     h->pages = mmap(NULL, h->count * sizeof *h->pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

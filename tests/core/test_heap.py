@@ -293,6 +293,65 @@ def test_memory_is_reserved_under_a_fast_timer(tmp_path):
     assert done.stdout == "200\n", done.stderr
 
 
+#: Controllers in /proc/self/cgroup, and where the group and its limit are: both versions of control groups.
+GROUPS = {"memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), "": ("/sys/fs/cgroup", "memory.max")}
+
+
+@pytest.fixture
+def small_group():
+    """A control group below this process's own, in which no more than 400 MiB fit."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        root, limit = GROUPS.get(controllers, ("", ""))
+        group = Path(f"{root}{path}") / f"collectives-{os.getpid()}"
+        if not root or not (group.parent / "cgroup.procs").exists() or os.geteuid() != 0:
+            continue
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if (group / limit).exists():
+                (group / limit).write_text(str(400 * MIB))
+                yield group
+                return
+        finally:
+            group.rmdir()
+    pytest.skip("needs root, and a memory controller in which a group can be made")
+
+
+IN_A_SMALL_GROUP = """
+from collectives.core import _core
+own = _core.Heap(1 << 34)
+def block(mib):
+    try:
+        return _core.HeapBlock(own, mib << 20)
+    except MemoryError:
+        return None
+first = block(256)
+print(first is not None, block(256) is None)
+first = None
+print(block(256) is not None)
+some = []
+while (one := block(32)) is not None:
+    some.append(one)
+print(5 <= len(some) <= 12)
+del some
+print(block(256) is not None)
+"""
+
+
+def test_a_control_group_is_not_overrun(small_group):
+    """The kernel would kill the process: for a second long block, and for one of many short ones."""
+    enter = 'echo $$ > "$0/cgroup.procs" && exec "$1" -c "$2"'
+    done = subprocess.run(
+        ["sh", "-c", enter, small_group, sys.executable, IN_A_SMALL_GROUP], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"True"}, done.stdout
+    assert len(done.stdout.split()) == 5
+
+
 def test_forks_leave_nothing():
     """Files and memory that forked children held go when they do."""
     own, files = heap.process_heap(), len(os.listdir("/proc/self/fd"))

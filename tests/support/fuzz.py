@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HEAP = [f"heap/{name}.c" for name in "heap pages blocks forks".split()]
-NODE = "node check fold give_up hand inline look phases pull"
+HEAP = [f"heap/{name}.c" for name in "heap pages blocks forks room".split()]
+NODE = "node check fold give_up hand inline look phases publish pull"
 ENGINE = [f"node/{name}.c" for name in NODE.split()] + HEAP
 SOURCES = {
     "fuzz_schedule": [
