@@ -59,7 +59,7 @@ cdef bint launch(Calls calls, coll_node_message *m, uint64_t begun) except -1:
     cdef coll_task task
     coll_node_begin(call, calls.engine.node, m)
     cdef int status = COLL_PENDING
-    if m.count * m.itemsize <= WITH_GIL:
+    if most_moved(m, calls.member.size) <= WITH_GIL:
         status = coll_node_progress(call) if calls.yield_at_once else coll_node_spin(call)
     if turn.thread != 0:
         turn.inner = False
@@ -220,14 +220,11 @@ cpdef object hold(object memory):
 
     NumPy does not resize an array that has a weak reference; it does not count exported buffers.
     """
-    global HOLDS
     while isinstance(memory, cnp.ndarray):
         base = cnp.PyArray_BASE(<cnp.ndarray>memory)
         if base == NULL:
             return PyWeakref_NewRef(memory, NULL)
         memory = <object>base
-    if type(memory) is not HeapBlock:  # a HeapBlock cannot be resized or closed
-        HOLDS = True
     return PyMemoryView_FromObject(memory) if PyObject_CheckBuffer(memory) else memory
 
 

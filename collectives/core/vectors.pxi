@@ -181,3 +181,9 @@ cdef bint fill_vector(coll_node_message *m, const Member *of, object send, objec
     if m.kind == COLL_NODE_REDUCE_SCATTER:
         return fill_reduce_scatterv(m, of, send, recv, counts, op)
     return fill_gatherv(m, of, send, recv, m.kind == COLL_NODE_ALLGATHER or of.rank == m.root)
+
+
+cdef inline size_t most_moved(const coll_node_message *m, int size) noexcept:
+    """Bytes of a message that this rank receives, or that it sends if these are more."""
+    cdef size_t sent = m.input_cuts[size] if m.input_cuts != NULL else 0
+    return max(m.count, sent) * m.itemsize

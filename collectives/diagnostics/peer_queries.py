@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ..arguments.signature import Call
 from ..errors import brief
 from ..system import machine
+from ..system.threads import start_without_signals
 from . import exit_notes
 from .diagnosis import Answer
 from .exit_notes import Reader
@@ -154,7 +155,7 @@ def _staffed() -> socket.socket:
     """The socket at which this process answers, with a thread that does; a forked child answers no questions."""
     made = _open()
     try:
-        threading.Thread(target=_serve, args=(made,), name="collectives-answers", daemon=True).start()
+        start_without_signals(threading.Thread(target=_serve, args=(made,), name="collectives-answers", daemon=True))
     except RuntimeError as e:
         made.close()
         raise OSError(errno.EAGAIN, str(e)) from e

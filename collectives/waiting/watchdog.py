@@ -24,6 +24,7 @@ from ..diagnostics import exit_notes, peer_queries
 from ..diagnostics.diagnosis import Answer, activity, lines, missing, overdue, position, waiting_for
 from ..diagnostics.peer_queries import PeerQuery
 from ..errors import brief
+from ..system.threads import start_without_signals
 from . import dump
 from .dump import bounded
 from .unattended import Unattended
@@ -76,7 +77,7 @@ class Seen:
 @functools.cache
 def watch() -> None:
     """Start the thread that watches the waits of this process; further calls have no effect."""
-    threading.Thread(target=_serve, name="collectives-watchdog", daemon=True).start()
+    start_without_signals(threading.Thread(target=_serve, name="collectives-watchdog", daemon=True))
 
 
 def _serve() -> None:

@@ -139,4 +139,16 @@ static inline uint64_t input_in_heap(const coll_node_call *c) {
     return offset;
 }
 
+/* Whether the results would not stay in the cache anyway. */
+static inline int past_cache(const coll_node_call *c) {
+    return bytes_of(c) >= c->node->limits.stream;
+}
+
+/* Whether the input is read in place: on the heap, unless the result overwrites it, or in private memory. */
+static inline int stays_put(const coll_node_call *c) {
+    if (!c->in_heap)
+        return c->in_private;
+    return bytes_of(c) > c->node->limits.copy && !(folds(c) && c->message.input == c->message.output);
+}
+
 #endif

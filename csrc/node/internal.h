@@ -82,10 +82,13 @@ typedef struct {
  * just read is slow to write. The size of the ring is a power of two, several times what a call may stage before the
  * others have arrived, since these may still read what the call before has staged. */
 #ifdef COLL_MODEL
-enum { STAGING = 16 << 10 };
+enum { STAGING = 16 << 10, AT_ONCE = 1 << 10 };
 #else
-enum { STAGING = 2 << 20 };
+enum { STAGING = 2 << 20, AT_ONCE = 4 << 20 };
 #endif
+/* AT_ONCE is about how many bytes of results a rank folds, or takes from another one, before it returns from a long
+ * call, though more could be done: whoever waits looks at signals and the clock then, and the arrays of a rank that
+ * gives up are free soon. It takes half a millisecond or more, beside which a return costs nothing. */
 enum { LEAST = 4 << 10 };               /* the least bytes of a segment */
 enum { COLL_NODE_ALL_TAKEN = INT_MAX }; /* stands for all segments; more than any call has */
 enum { SECTORS = 16 };                  /* parts of the ring for each of which the last user is recorded */
@@ -229,6 +232,11 @@ static inline size_t bytes_of(const coll_node_call *c) {
     return c->message.count * c->message.itemsize;
 }
 
+/* Elements that make up AT_ONCE bytes, or one. */
+static inline size_t elements_at_once(const coll_node_call *c) {
+    return c->message.itemsize < AT_ONCE ? AT_ONCE / c->message.itemsize : 1;
+}
+
 static inline size_t lines_of(size_t bytes) {
     return (bytes + LINE - 1) / LINE * LINE;
 }
@@ -320,6 +328,8 @@ int coll_node_slices(coll_node_call *c);
 int coll_node_slices_waits_for(const coll_node_call *c, int q);
 /* Copy in the segments that may be copied before other ranks have arrived. */
 void coll_node_stage(coll_node_call *c);
+/* publish.c: publish this rank's data in all other collectives. */
+int coll_node_publish_input(coll_node_call *c);
 /* pull.c: all other collectives. */
 int coll_node_pull_begin(coll_node_call *c);
 int coll_node_pull(coll_node_call *c);

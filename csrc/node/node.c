@@ -133,6 +133,8 @@ void coll_node_begin(coll_node_call *c, coll_node *n, const coll_node_message *m
     c->after = 0;
     c->status = COLL_PENDING;
     c->everything_shared = c->inlined = c->segments = c->claimed = c->staged = c->reduced = c->copied = 0;
+    c->moves = 0;
+    c->kept = 0;
     c->fold = m->user_op ? NULL : coll_reducep(m->dtype, m->op);
 }
 
@@ -276,9 +278,9 @@ static int end_arrival(coll_node_call *c) {
             return COLL_ERR_MESSAGE;
         c->everything_shared &= p->arrival.input && (p->arrival.output || !coll_node_wants(c, q));
     }
-    if (c->everything_shared) {
-        c->segment = c->message.count;
-        c->segments = 1;
+    if (c->everything_shared) { /* nothing is staged: segments are only what is done at once */
+        c->segment = elements_at_once(c) * (size_t)n->size;
+        c->segments = (int)((c->message.count + c->segment - 1) / c->segment);
     }
     c->state = c->everything_shared || bytes_of(c) > n->limits.read ? SLICES : READ;
     return COLL_OK;

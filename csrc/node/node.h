@@ -108,6 +108,8 @@ typedef struct {
     int state, status, everything_shared, inlined;
     int in_private; /* whether the others read the input in this process's private memory */
     int segments, claimed, staged, reduced, copied;
+    unsigned moves;       /* how often a "pull" has moved data */
+    size_t kept;          /* elements of this rank's own block that are in the output; SIZE_MAX: all */
     size_t segment;       /* elements of a segment */
     size_t segment_bytes; /* bytes of a segment's place in the ring */
     size_t at;            /* start of the first segment's place */

@@ -198,8 +198,11 @@ static int copy_next(coll_node_call *c) {
     return 1;
 }
 
+/* Returns after folding AT_ONCE bytes, unless the vector is one segment. */
 int coll_node_slices(coll_node_call *c) {
-    for (int moved = 1; moved;) {
+    size_t most = elements_at_once(c) * (size_t)c->node->size;
+    int before = c->reduced;
+    for (int moved = 1; moved && (c->segments == 1 || (size_t)(c->reduced - before) * c->segment < most);) {
         coll_node_stage(c);
         int folded = reduce_next(c);
         if (folded < 0)

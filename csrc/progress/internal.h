@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+enum { WORKED = 200 }; /* us of a poll or pass that has moved data for so long that it did not wait */
+
 extern pthread_mutex_t coll_queue_lock; /* guards the queue and every task in it */
 
 /* With the lock held: go through the queue once, in order; if nothing moves, through a part. Returns whether anything

@@ -19,12 +19,13 @@ int coll_node_spin(coll_node_call *c) {
 
 /* A number that differs after every step of a call. */
 static unsigned steps(const coll_node_call *c) {
-    return (unsigned)c->state + (unsigned)c->claimed + (unsigned)c->staged + (unsigned)c->reduced + (unsigned)c->copied;
+    return (unsigned)c->state + (unsigned)c->claimed + (unsigned)c->staged + (unsigned)c->reduced +
+           (unsigned)c->copied + c->moves;
 }
 
 static int job_progress(void *self, size_t budget) {
     coll_node_job *job = self;
-    (void)budget; /* a call of the engine returns wherever it must wait */
+    (void)budget; /* a call of the engine returns wherever it must wait, and after some work */
     unsigned before = steps(&job->call);
     int status = coll_node_progress(&job->call);
     coll_moves += steps(&job->call) != before;

@@ -176,8 +176,8 @@ void coll_queue_forget(void) {
 int coll_progress_submit(coll_request *r) {
     r->withdrawn = 0;
     r->ended = 0;
-    atomic_store_explicit(&r->status, COLL_PENDING, memory_order_relaxed);
     int code = coll_thread_start();
+    atomic_store_explicit(&r->status, code == COLL_OK ? COLL_PENDING : code, memory_order_relaxed);
     if (code != COLL_OK)
         return code;
     r->number = atomic_fetch_add(&submitted, 1) + 1;
@@ -222,10 +222,7 @@ int coll_progress_waiting(const coll_task *t, int *ranks, int max) {
  * next test only. So a poll that took as long as if a message had come is repeated before the wait gives way: giving
  * way first would cost the turns of all others on the core. It is repeated once, since where cores are short every poll
  * may take long. This is for schedules only: a poll of the node-local engine waits itself. */
-enum {
-    CLOCK_EVERY = 64, /* polls between comparisons with the limit */
-    BUSY = 2000,      /* ns of a poll that may have brought something */
-};
+enum { BUSY = 2000 }; /* ns of a poll that may have brought something */
 
 /* A long wait is one of many slices: the patience of the last one that this thread has not seen end, and of what. */
 static _Thread_local struct {
@@ -263,14 +260,16 @@ static int test(const coll_task *t, const coll_request *r, int yields) {
     return status;
 }
 
+/* Compares the time with the limit at each poll, since a poll may fold for a millisecond, or cost a slice of the core.
+ * A poll that has worked for long did not wait, and there may be more to do: after it the wait does not give way. */
 static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {
     coll_patience *patience = patience_of(t ? t->self : (const void *)r);
-    long long end = coll_now() + limit;
     const coll_task *moved = t ? t : &r->task; /* of a request that has ended, what it moved may be gone */
     int messages = moved->progress == exec_progress, gives_way = messages && moved->gives_way, again = 0;
     int stuck = within && !t; /* in code that the queue calls, so that nothing moves the request */
-    for (unsigned polls = 0;; polls++) {
-        long long begin = messages && !gives_way ? coll_ticks_now() : 0;
+    uint64_t begin = coll_ticks(), end = begin + ((uint64_t)limit / 1000 + 1) * coll_ticks_per_us;
+    for (; (int64_t)(begin - end) < 0; begin = coll_ticks()) {
+        unsigned moves = coll_moves;
         int status = t ? t->progress(t->self, SIZE_MAX) : atomic_load_explicit(&r->status, memory_order_acquire);
         if (status != COLL_PENDING) {
             slice.of = NULL;
@@ -279,12 +278,12 @@ static int wait_for(const coll_task *t, const coll_request *r, int yield_at_once
         if (stuck)
             return COLL_ERR_WITHIN;
         coll_progress_poll();
-        again = begin && !again && coll_ticks_now() - begin > BUSY;
-        if (!again)
+        again = messages && !gives_way && !again && coll_ticks() - begin > BUSY * coll_ticks_per_us / 1000;
+        int worked = !messages && coll_moves != moves && coll_ticks() - begin > WORKED * coll_ticks_per_us;
+        if (!again && !worked)
             give_way(patience, yield_at_once, gives_way);
-        if (polls % CLOCK_EVERY == CLOCK_EVERY - 1 && coll_now() >= end)
-            return COLL_PENDING;
     }
+    return COLL_PENDING;
 }
 
 int coll_progress_wait(const coll_task *t, const coll_request *r, int yield_at_once, long limit) {

@@ -1,9 +1,11 @@
 /* The thread that moves the queue while the program computes, and threads that sleep until it has. */
 #include "base/error.h"
+#include "base/ticks.h"
 #include "ending.h"
 #include "internal.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -115,6 +117,16 @@ static int current(void *mine) {
     return is;
 }
 
+/* Go through the queue; returns the pause after it, which follows one of `pause` ns. After long work there is more to
+ * do: the pause only lets others take the lock. */
+static long pass(long pause) {
+    uint64_t begin = coll_ticks();
+    int moved = coll_queue_pass();
+    if (moved && coll_ticks() - begin > WORKED * coll_ticks_per_us)
+        return FIRST;
+    return longer(pause, moved ? MOVING : STILL);
+}
+
 /* The thread gives way to whoever computes. It only looks on while a caller waits, and so moves the queue itself, and
  * while the oldest request is newer than its last look: a program that starts calls and waits for each needs no thread,
  * whose every look would take a core from some rank. Requests that nobody else will move are urgent. */
@@ -131,7 +143,7 @@ static void *serve(void *mine) {
         int due = first && first->number <= (seen > hurry ? seen : hurry);
         int moves = due && !coll_queue_waiters();
         if (moves)
-            pause = longer(pause, coll_queue_pass() ? MOVING : STILL);
+            pause = pass(pause);
         if (!coll_queue_first())
             pause = FIRST;
         empty = first ? 0 : empty + 1;
@@ -151,13 +163,29 @@ static void *serve(void *mine) {
     return NULL;
 }
 
+/* Signals of the process are for the program's threads, which may block them and wait for one: a thread that does not
+ * block it would get it instead, and its default action ends the process. What a fault of the thread's own raises is
+ * not blocked. A thread that runs the program at large must not be made like this, since processes that it starts
+ * inherit what is blocked. */
+static int create(void *mine) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+    sigset_t others, before;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&others, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &others, &before);
+    int made = pthread_create(&thread, NULL, serve, mine) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return made;
+}
+
 int coll_thread_start(void) {
     if (atomic_load_explicit(&running, memory_order_acquire))
         return COLL_OK;
     pthread_mutex_lock(&bell);
     if (!running) {
         void *mine = (void *)(uintptr_t)++generation;
-        running = coll_progress_watch_forks() == COLL_OK && pthread_create(&thread, NULL, serve, mine) == 0;
+        running = coll_progress_watch_forks() == COLL_OK && create(mine);
     }
     int made = running;
     pthread_mutex_unlock(&bell);

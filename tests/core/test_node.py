@@ -193,7 +193,8 @@ MISTAKES = [
     ("node/pull.c", "if (!reached(&p->area->staged, progress_of(c, k + 1)))", "if (0)"),
     ("node/pull.c", "c->segments && stays_put(c) && !released(c)", "0"),
     ("node/blocks.h", "(!needs_table(c) || published(c, d).count)", "!needs_table(c)"),
-    ("node/pull.c", "!(folds(c) && c->message.input == c->message.output)", "1"),
+    ("node/blocks.h", "!(folds(c) && c->message.input == c->message.output)", "1"),
+    ("node/pull.c", "c->staged < c->segments || total >= AT_ONCE", "c->staged < c->segments"),
     ("node/pull.c", "c->message.input == c->message.output && c->staged <= k && c->staged < c->segments", "0"),
 ]
 

@@ -1,15 +1,20 @@
 /* The queue of non-blocking calls, with tasks that count how often they are looked at. */
 #include "base/error.h"
+#include "base/moves.h"
+#include "base/ticks.h"
 #include "progress/progress.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MANY = 300, MOST = 8, WAKES = 300 };
+enum { MANY = 300, MOST = 8, WAKES = 300, SLOW = 5, LIMIT = 20, PIECES = 10 }; /* SLOW, LIMIT: ms */
 
 typedef struct {
     coll_request request;
@@ -154,6 +159,62 @@ static void ends_in_mpi_first(void) {
     }
 }
 
+static _Thread_local int yields; /* how often this thread has given its core away */
+
+int sched_yield(void) {
+    yields++;
+    return (int)syscall(SYS_sched_yield);
+}
+
+static int nap(void *self, size_t budget) {
+    usleep(SLOW * 1000);
+    return look(self, budget);
+}
+
+/* A wait for a task whose polls are slow ends in time. */
+static void slow_polls(void) {
+    fake f = {0};
+    coll_task t = {&f, nap, waits_for_nobody, give_up, 0};
+    expect(coll_progress_wait(&t, NULL, 0, LIMIT * 1000000) == COLL_PENDING, "ended", 0);
+    expect(f.looks <= LIMIT / SLOW + 1, "polls of a wait that is over", f.looks);
+}
+
+/* Moves something for half a millisecond, of PIECES. */
+static int work(void *self, size_t budget) {
+    int64_t end = coll_now() + 500000;
+    while (coll_now() < end)
+        coll_pause();
+    coll_moves++;
+    look(self, budget);
+    return ((fake *)self)->looks < PIECES ? COLL_PENDING : COLL_OK;
+}
+
+/* A wait whose polls move data for long does not give its core away between them, also where cores are short. */
+static void long_work(void) {
+    fake f = {0};
+    coll_task t = {&f, work, waits_for_nobody, give_up, 0};
+    yields = 0;
+    while (coll_progress_wait(&t, NULL, 1, 1000000000) == COLL_PENDING)
+        ;
+    expect(f.looks == PIECES && yields == 0, "gave the core away during work", yields);
+}
+
+/* A signal that the program blocks is not delivered to the thread, which would end the process. */
+static void signals(void) {
+    struct timespec limit = {10, 0};
+    sigset_t blocked;
+    fake f = {0};
+    submit(&f);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &blocked, NULL);
+    kill(getpid(), SIGTERM);
+    expect(sigtimedwait(&blocked, NULL, &limit) == SIGTERM, "the signal does not come", 0);
+    f.done = 1;
+    while (!ended(&f) || coll_progress_outstanding())
+        coll_progress_poll();
+}
+
 int main(void) {
     fake *all = calloc(MANY + 1, sizeof *all);
     begins(all);
@@ -162,6 +223,9 @@ int main(void) {
     ends(all, MANY + 1);
     wakes();
     ends_in_mpi_first();
+    slow_polls();
+    long_work();
+    signals();
     coll_progress_stop(0);
     free(all);
     printf("all right\n");

@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 
 import pytest
-from jobs import mpiexec
+from jobs import ROOT, mpiexec
 
 from collectives.diagnostics import peer_queries
 from collectives.runtime import bootstrap
@@ -57,6 +59,45 @@ print("goes on")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-1] == (["the program's", "goes on"] if own else ["goes on"])
     assert ("[rank 0] in no collective" in done.stderr) != own
+
+
+#: Two ranks in one process, one of which has begun a non-blocking call; the other one begins it after the signal.
+WAITS_FOR_A_SIGNAL = """
+import os, signal
+import numpy as np
+from node_groups import joined
+from collectives.arguments.shape import Shape
+from collectives.core import _core
+from collectives.diagnostics import peer_queries
+
+peer_queries.address()
+x, y = np.ones((2, 1000)), np.empty((2, 1000))
+shape = Shape("allreduce", 0, 1000, 8, _core.DTYPES.index("float64"), _core.OPS.index("sum"), False)
+calls = []
+for i, (context, engine) in enumerate(joined(2)):
+    call = _core.Operation(context, _core.NodePlan(engine, shape))
+    calls.append(call.bind(_core.address(x[i]), _core.address(y[i]), 0, None, None))
+calls[0].queue()
+print(len(os.listdir("/proc/self/task")) >= 3)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.kill(os.getpid(), signal.SIGTERM)
+print(signal.sigtimedwait({signal.SIGTERM}, 10).si_signo == signal.SIGTERM)
+calls[1].queue()
+while not all(call.wait() for call in calls):
+    pass
+print((y == 2).all())
+"""
+
+
+def test_a_signal_is_the_programs():
+    """The threads that answer and that progress calls would get it, if they did not block it, and end the process."""
+    folders = os.pathsep.join(map(str, (ROOT, ROOT / "tests/support")))
+    variables = {**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1"}  # whose threads block nothing
+    done = subprocess.run(
+        [sys.executable, "-c", WAITS_FOR_A_SIGNAL], capture_output=True, text=True, env=variables, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True", "True"]
 
 
 def test_a_process_that_was_never_seen_is_no_neighbour():
