@@ -16,7 +16,7 @@ from ..core import _core
 from .buffers import in_place, parse, refuse_overlap, room_before
 from .calls import Arguments, Collective, Draft
 from .datatypes import Type, of_mpi
-from .memory import memory_of
+from .memory import LOWEST, memory_of
 from .packing import Packed
 from .shape import Shape
 from .vectors import integers, parse_vector
@@ -197,7 +197,7 @@ def _check(argument: str, number: int, kind: Type, count: int, displ: int, room:
     """ValueError unless block ``number`` lies in a buffer of ``room`` bytes (None: anywhere in memory)."""
     if count * kind.size == 0:
         return
-    if memory is None:
+    if memory is None and displ < LOWEST:  # else None is MPI.BOTTOM, and the displacements are addresses
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
     if room is None:
         if not 0 <= displ <= displ + count * max(kind.extent, kind.size) < 1 << 63:

@@ -12,7 +12,10 @@ from mpi4py import MPI
 from ..core import _core
 from .datatypes import Type, of_mpi, of_name, of_numpy
 
-__all__ = ["Memory", "OnDevice", "Placed", "dlpack_name", "memory_of"]
+__all__ = ["LOWEST", "Memory", "OnDevice", "Placed", "dlpack_name", "memory_of"]
+
+#: No memory of a program lies below this address (Linux's vm.mmap_min_addr).
+LOWEST = 1 << 16
 
 #: Device types of DLPack: those whose memory the processor can read, and others.
 _HOST = {1: "CPU", 3: "CUDA, page-locked on the host", 11: "ROCm, page-locked on the host"}
@@ -173,4 +176,5 @@ def _tensor(tensor: Any, datatype: Any, argument: str, writable: bool) -> Memory
     else:
         name = str(tensor.dtype).rpartition(".")[2]
         kind = of_name(name, tensor.element_size())
-    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), kind, tensor)
+    hold = tensor.detach() if hasattr(tensor, "detach") else tensor  # `tensor.data = ...` gives it another storage
+    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), kind, hold)

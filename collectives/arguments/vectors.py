@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from .buffers import Buffer, addressed, in_place, parts, refuse_repeats, within
 from .datatypes import Type, of_mpi
-from .memory import memory_of
+from .memory import LOWEST, memory_of
 
 __all__ = ["integers", "parse_vector", "vector_in_place"]
 
@@ -21,8 +21,9 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
 
     Parts may be left out. Without counts the array is divided as evenly as possible, and the blocks are adjacent. One
     integer as counts stands for equal counts; one integer as displacements is a stride. Displacements may be negative
-    as far as the array goes that the memory is a view of. TypeError if ``spec`` is no buffer; ValueError if it is
-    strided, too short, read-only while ``writable`` is set, or has a negative count.
+    as far as the array goes that the memory is a view of. With addresses as displacements, None is MPI.BOTTOM.
+    TypeError if ``spec`` is no buffer; ValueError if it is strided, too short, read-only while ``writable`` is set, or
+    has a negative count.
     """
     memory, counts, displs, datatype = parts(spec, argument, (tuple,))
     address, nbytes, own, hold = memory_of(memory, datatype, argument, writable)
@@ -37,7 +38,7 @@ def parse_vector(spec: Any, argument: str, writable: bool, blocks: int) -> Buffe
                 )
             if writable:
                 refuse_repeats(memory, nbytes, own, count, argument)
-    elif memory is None and any(given):
+    elif memory is None and any(n and displ * own.extent < LOWEST for n, displ in zip(given, places, strict=True)):
         raise ValueError(f"{argument}: the buffer is None, but the counts are not all 0")
     for count, displ in zip(given, places, strict=True):
         addressed(address, displ if count else 0, count, own, argument)

@@ -73,6 +73,8 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
             return self
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"comm: expected an mpi4py.MPI.Intracomm, not {type(comm).__name__}")
+        if not MPI.Is_initialized():  # what this library asks of MPI_COMM_SELF and of MPI's attributes needs it
+            raise CollectiveError("MPI.Init has not been called; an MPI session is not enough for a Communicator")
         if isinstance(comm, Communicator):
             comm._refuse_if_freed()
         known = comm._context if isinstance(comm, Communicator) else None

@@ -115,6 +115,11 @@ class PersistentDeviceRequest(_WaitsForJob, MPI.Prequest):  # type: ignore[misc]
             self.Wait()
         self._launch = None
 
+    def free(self) -> None:
+        """Call :meth:`Free` if the request has not been freed; the handle is null between two starts, too."""
+        if self._launch is not None:
+            self.Free()
+
 
 def _launcher(
     comm: Any, context: MPIContext, collective: Collective, arguments: Arguments, options: Options, found: OnDevice,

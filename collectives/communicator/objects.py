@@ -7,8 +7,8 @@ the streams and their lengths; this module exchanges the buffers and folds objec
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,10 @@ from mpi4py import MPI
 
 from ..core import _core, interfaces
 
-__all__ = ["Objects", "fold"]
+__all__ = ["Objects", "fold", "folds_alike", "sendable"]
+
+#: A reduction of objects that have more bytes together than this goes along a tree, so that no rank holds them all.
+LONG = 1 << 26
 
 Buffers = list[Any]
 
@@ -38,9 +41,19 @@ def _sizes(streams: Sequence[Any], counts: Sequence[int], i: int) -> list[int]:
 
 
 def _blocks(data: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Consecutive parts of ``data``, of lengths ``sizes``; a part that is not aligned to 16 bytes is copied."""
-    ends = list(itertools.accumulate(sizes, initial=0))
-    return [data[a:b].copy() if a % 16 else data[a:b] for a, b in itertools.pairwise(ends)]
+    """Consecutive parts of ``data``, of lengths ``sizes``, each with memory of its own.
+
+    They are copied from the last one on, and ``data`` shrinks meanwhile, so that it is never there twice.
+    """
+    parts, end = [], len(data)
+    for size in reversed(sizes):
+        begin = end - size
+        parts.append(data[begin:end].copy() if begin else data[:end])
+        if begin:
+            with contextlib.suppress(ValueError):  # another thread looks at the call that has received it
+                data.resize(begin, refcheck=False)
+        end = begin
+    return parts[::-1]
 
 
 def _joined(parts: Sequence[Any]) -> list[Any]:
@@ -53,6 +66,20 @@ def fold(op: Any, objects: Sequence[Any]) -> Any:
     return functools.reduce(op, objects)
 
 
+def folds_alike(op: Any) -> bool:
+    """Whether every rank that folds equal objects by ``op`` gets the same: a function may use a set, or the time."""
+    return isinstance(op, MPI.Op) and op.is_predefined
+
+
+def sendable(error: Exception) -> Exception:
+    """``error``, or a RuntimeError with its text if it cannot be pickled."""
+    try:
+        MPI.pickle.loads(MPI.pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
 class Objects:
     """The lower-case methods of :class:`collectives.Communicator`, which derives from this class."""
 
@@ -63,7 +90,7 @@ class Objects:
     if TYPE_CHECKING:  # the communicator has these
         Barrier: Any
         Ibarrier: Any
-        Dup: Any
+        Split: Any
         Bcast: Any
         Gatherv: Any
         Scatterv: Any
@@ -78,7 +105,7 @@ class Objects:
         self.Barrier()
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """The root's ``obj`` on all ranks; on the root the object itself, elsewhere a copy."""
+        """The root's ``obj`` on all ranks, as copies; on the root a None, number or string is ``obj`` itself."""
         return _core.bcast_object(self, obj, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
@@ -98,13 +125,20 @@ class Objects:
         return _core.alltoall_objects(self, sendobj)
 
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
-        """The objects of all ranks, folded by ``op(left, right)`` in rank order, on the root; None elsewhere."""
-        objects = _core.gather_objects(self, sendobj, root)
-        return None if objects is None else fold(op, objects)
+        """The objects of all ranks, folded by ``op(left, right)`` in rank order, on the root; None elsewhere.
+
+        The fold begins at rank 0: ``op(op(a, b), c)``. If the objects have more than 64 MiB together, they are folded
+        in pairs instead, ``op(op(a, b), op(c, d))``, on the ranks of a binomial tree, each of which holds two at once.
+        """
+        return _core.reduce_objects(self, sendobj, op, root, False, LONG, sendable)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
-        """The objects of all ranks, folded by ``op(left, right)`` in rank order, on all ranks."""
-        return fold(op, _core.gather_objects(self, sendobj))
+        """The objects of all ranks, folded by ``op(left, right)`` as by :meth:`reduce`, on all ranks.
+
+        By a predefined MPI.Op every rank folds, unless the objects are folded along the tree. By another op rank 0
+        folds, and all ranks get copies of its result, or the op's error.
+        """
+        return _core.reduce_objects(self, sendobj, op, None, not folds_alike(op), LONG, sendable)
 
     def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """The objects of the ranks up to this one, folded by ``op(left, right)`` in rank order."""

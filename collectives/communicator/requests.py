@@ -56,7 +56,7 @@ class _Waits(InLowerCase):
         operation = self._operation
         if operation is not None:
             operation.complete()
-            if not operation.claim():
+            if not operation.claim(bool(self)):
                 self._freed_elsewhere()
         return super().Wait(status)
 
@@ -66,7 +66,7 @@ class _Waits(InLowerCase):
         if operation is not None:
             if not operation.test():
                 return False
-            if not operation.claim():
+            if not operation.claim(bool(self)):
                 self._freed_elsewhere()
         return super().Test(status)
 
@@ -149,6 +149,11 @@ class PersistentRequest(_Waits, MPI.Prequest):  # type: ignore[misc]
             operation.drop()
         self._launch = self._operation = None
 
+    def free(self) -> None:
+        """Call :meth:`Free` if the request has not been freed; the handle is null between two starts, too."""
+        if self._launch is not None:
+            self.Free()
+
 
 class _Keeps(InLowerCase):
     """A request of MPI's own that keeps its buffers alive: mpi4py does not for reductions (seen with 4.1.2).
@@ -168,7 +173,6 @@ class _Keeps(InLowerCase):
         make: Any = cls
         made = make(request)
         made._owners, made._context, made._run = owners, context, run
-        run.request = made
         return made
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
@@ -176,8 +180,10 @@ class _Keeps(InLowerCase):
         ending.refuse_if_forked()
         begin = _core.ticks() if self._record is not None else 0
         self._has_passed(wait=True)
-        if self._run.request is not None:
+        if self:  # its handle is not null
+            self._run.request = self
             self._context.wait_for_mpi(self._run)
+            self._run.request = None  # else the two, and the buffers, would wait for the garbage collector
         with self._context.blamed(self._run):
             done = super().Wait(status)
         self._let_go()
@@ -226,7 +232,7 @@ class HandedOver(_Keeps, MPI.Request):  # type: ignore[misc]
     """Request of a non-blocking collective that the MPI library executes."""
 
     def _let_go(self) -> None:
-        self._owners = self._run.buffers = self._run.request = None
+        self._owners = self._run.buffers = None
 
 
 class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
@@ -252,7 +258,7 @@ class HandedOverForGood(_Keeps, MPI.Prequest):  # type: ignore[misc]
         """Release the request and its buffers."""
         super().Free()
         self._started = lambda tick: None  # the former function keeps the buffers alive
-        self._owners = self._run.buffers = self._run.request = None
+        self._owners = self._run.buffers = None
 
 
 def _free(handle: int) -> None:

@@ -2,6 +2,7 @@
 
 An object is pickled when the call is made. A thread then moves lengths first and bytes after them, by the non-blocking
 calls with buffers: it sleeps while the progress thread works. Objects are made of the bytes, and folded, in ``wait``.
+One fold is made in the thread of rank 0: that of ``iallreduce`` by an op whose results may differ between ranks.
 The calls of a communicator go by a duplicate of it, one after the other. So the second step of a call, which a rank
 makes when its first step has ended, never meets another call of the program.
 """
@@ -21,7 +22,7 @@ from mpi4py import MPI
 from ..arguments.calls import checked_root
 from ..core import _core
 from ..waiting.asleep import Asleep
-from .objects import Objects, fold
+from .objects import Objects, fold, folds_alike, sendable
 
 __all__ = ["ObjectRequest", "StartedObjects"]
 
@@ -150,6 +151,28 @@ def _allgather(comm: Any, stream: bytes) -> list[np.ndarray]:
     return _parts(data, lengths)
 
 
+def _allreduce(comm: Any, stream: bytes, op: Op) -> np.ndarray:
+    """The stream of rank 0's outcome of the fold: a pair of value and error."""
+    found = _gather(comm, stream, 0)
+    return _bcast(comm, None if found is None else _outcome(op, found), 0)
+
+
+def _outcome(op: Op, streams: list[np.ndarray]) -> bytes:
+    """The pickled pair of the objects of these streams, folded, and None; or of None and an error."""
+    try:
+        return MPI.pickle.dumps((_folded(op, streams), None))
+    except Exception as e:
+        return MPI.pickle.dumps((None, sendable(e)))
+
+
+def _opened(stream: Any) -> Any:
+    """The value of an outcome; raises its error."""
+    value, error = MPI.pickle.loads(stream)
+    if error is not None:
+        raise error
+    return value
+
+
 def _scatter(comm: Any, streams: list[bytes] | None, root: int) -> np.ndarray:
     length, lengths = np.zeros(1, _LENGTH), np.array([len(stream) for stream in streams or ()], _LENGTH)
     _end(comm.Iscatter(lengths if streams else None, length, root))
@@ -186,7 +209,7 @@ class StartedObjects(Objects):
         if (obstacle := context.obstacle_to_threads(False)) is not None:
             raise RuntimeError(f"{name}: {obstacle}")
         if self._moving is None:
-            self._moving = _Mover(self.Dup())
+            self._moving = _Mover(self.Split(0, self.rank))  # Dup would copy attributes, too
         self._moving.comm.timeout = context.timeout
         return self._moving
 
@@ -208,8 +231,7 @@ class StartedObjects(Objects):
         context = self._enter()
         root = checked_root(root, context.size)
         stream = MPI.pickle.dumps(obj) if context.rank == root else None
-        result = MPI.pickle.loads if stream is None else lambda _: obj
-        return self._mover("ibcast").start(_bcast, stream, root, result=result)
+        return self._mover("ibcast").start(_bcast, stream, root, result=MPI.pickle.loads)
 
     def igather(self, sendobj: Any, root: int = 0) -> ObjectRequest:
         """Non-blocking :meth:`gather`; the object is pickled now, and ``wait()`` returns the list, or None."""
@@ -239,9 +261,14 @@ class StartedObjects(Objects):
         return self._mover("ireduce").start(_gather, stream, root, result=lambda found: _folded(op, found))
 
     def iallreduce(self, sendobj: Any, op: Op = MPI.SUM) -> ObjectRequest:
-        """Non-blocking :meth:`allreduce`; the object is pickled now, and ``wait()`` folds in rank order."""
+        """Non-blocking :meth:`allreduce`; the object is pickled now, and ``wait()`` folds in rank order.
+
+        If ``op`` is no predefined MPI.Op, a thread of rank 0 folds for all ranks, which get copies.
+        """
         stream = MPI.pickle.dumps(sendobj)
-        return self._mover("iallreduce").start(_allgather, stream, result=lambda found: _folded(op, found))
+        if folds_alike(op):
+            return self._mover("iallreduce").start(_allgather, stream, result=lambda found: _folded(op, found))
+        return self._mover("iallreduce").start(_allreduce, stream, op, result=_opened)
 
     def iscan(self, sendobj: Any, op: Op = MPI.SUM) -> ObjectRequest:
         """Non-blocking :meth:`scan`; the object is pickled now, and ``wait()`` folds in rank order."""

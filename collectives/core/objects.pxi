@@ -127,15 +127,28 @@ cdef list loaded(list streams, buffers):
     return [loads(stream) for stream in streams]
 
 
+cdef tuple CONSTANTS = (type(None), bool, int, float, complex, str, bytes)
+
+
 def bcast_object(comm, obj, root):
-    """The root's object; on the root ``obj`` itself, elsewhere a copy."""
+    """A copy of the root's object; on the root itself a None, number or string is returned as it is."""
     cdef Calls calls = calls_of(comm)
     cdef int r = root_of(calls, root)
-    if r == calls.frames.rank:
-        in_turn(give_stream, "bcast", comm, calls, pickled(obj), r)
-        return obj
-    stream, buffers = in_turn(take_stream, "bcast", comm, calls, None, r)
-    return unpickled(stream, buffers)
+    cdef bint here = r == calls.frames.rank
+    stream, buffers = bcast_parcel(comm, calls, pickled(obj) if here else None, r)
+    return obj if here and type(obj) in CONSTANTS else unpickled(stream, buffers)
+
+
+cdef tuple bcast_parcel(comm, Calls calls, _Parcel sent, int root):
+    """The stream of the root's parcel, and the object's buffers or None; on the root, copies of them."""
+    if root != calls.frames.rank:
+        return in_turn(take_stream, "bcast", comm, calls, None, root)
+    in_turn(give_stream, "bcast", comm, calls, sent, root)
+    return sent.stream, copies_of(sent)
+
+
+cdef list copies_of(_Parcel parcel):
+    return None if parcel.buffers is None else [bytearray(buffer) for buffer in parcel.buffers]
 
 
 cdef tuple give_stream(object comm, Calls calls, object sent, int root, int end):
@@ -181,26 +194,34 @@ def gather_objects(comm, obj, root=None, int end=-1):
 
 
 cdef tuple gather_streams(object comm, Calls calls, object sent, int root, int end):
-    """Streams, and buffers or None, on the root, or on all ranks if ``root`` is -1; None, None on others. All ranks
-    receive all frames, so that they agree on the messages that follow."""
+    """Streams, and buffers or None, on the root, or on all ranks if ``root`` is -1; None, None on others."""
+    announce(comm, calls, sent)
+    return collect(comm, calls, sent, root, end)
+
+
+cdef int announce(comm, Calls calls, _Parcel sent) except -1:
+    """All-gather the frames of all ranks, so that they agree on the messages that follow."""
     cdef _Frames f = calls.frames
-    cdef _Parcel p = <_Parcel>sent
     cdef char *own = f.of + <size_t>f.rank * FRAME
-    cdef int more
-    put(own, p, p.more)
-    send_frames(comm, calls, COLL_NODE_ALLGATHER, own, f.of, f.size, 0)
-    more = more_of_all(f.of, f.size)
+    put(own, sent, sent.more)
+    return send_frames(comm, calls, COLL_NODE_ALLGATHER, own, f.of, f.size, 0)
+
+
+cdef tuple collect(comm, Calls calls, _Parcel sent, int root, int end):
+    """What :func:`gather_streams` returns, once the frames have been exchanged."""
+    cdef _Frames f = calls.frames
+    cdef int more = more_of_all(f.of, f.size)
     here = root < 0 or root == f.rank
     if more == 0:
         return streams_in(f.of, end) if here else None, None
     counts = counts_of(f.of, f.size)
     if more & 1:
-        streams = collect_streams(comm, calls, p.stream, lengths_of(f.of, f.size), root)
+        streams = collect_streams(comm, calls, sent.stream, lengths_of(f.of, f.size), root)
     else:
         streams = streams_in(f.of, f.size)
     buffers = None
     if more >> 1:
-        buffers = EXCHANGE(comm).gather(streams, counts, p.buffers or [], more >> 1, None if root < 0 else root)
+        buffers = EXCHANGE(comm).gather(streams, counts, sent.buffers or [], more >> 1, None if root < 0 else root)
     return (streams, buffers) if here else (None, None)
 
 

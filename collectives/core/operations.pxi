@@ -3,8 +3,8 @@
 cdef set PENDING = set()   # queued operations that have not been retired
 cdef Py_ssize_t CROWD = 16 # number of these at which those that have ended are retired
 
-cdef bint HOLDS = False    # whether a buffer was ever held that its owner could resize or close
-cdef bint ASKED = False    # whether Python has been asked to release buffers
+cdef bint ASKED = False    # whether Python has been asked to release buffers, and has not yet done so
+cdef bint OURS = False     # whether the next request that MPI releases is one whose buffers a wait of ours has released
 
 cdef enum:
     BRIEF = 100_000  # ns of waiting before the context takes over the wait
@@ -12,8 +12,16 @@ cdef enum:
 
 cdef void request_released() noexcept nogil:
     """Called when MPI has completed a request, perhaps in its own wait: have the request's buffers released."""
+    global OURS
+    if OURS:
+        OURS = False
+    else:
+        ask_to_let_go()
+
+
+cdef void ask_to_let_go() noexcept nogil:
     global ASKED
-    if HOLDS and not ASKED:
+    if not ASKED:
         ASKED = True  # first, since `let_go` resets it
         if Py_AddPendingCall(let_go, NULL) != 0:
             ASKED = False
@@ -24,7 +32,7 @@ cdef int let_go(void *unused) noexcept:
     global ASKED
     ASKED = False
     if not all([(<Operation>operation).let_go() for operation in list(PENDING)]):
-        request_released()
+        ask_to_let_go()
     return 0
 
 
@@ -57,9 +65,9 @@ cdef int note_failures() except -1:
 
 
 cdef int make_room() except -1:
-    """Retire operations that have ended, if many are queued."""
+    """Retire operations that have ended, if many are queued, or if the main thread has not yet released buffers."""
     global CROWD
-    if len(PENDING) >= CROWD:
+    if ASKED or len(PENDING) >= CROWD:
         sweep()
         CROWD = 2 * len(PENDING) + 16
     return 0
@@ -304,7 +312,9 @@ cdef class Operation:
         if self.request.status == COLL_PENDING:
             return self.persistent or self.request.ended == 0
         if self.request.status == COLL_OK and not self.persistent:
-            self.buffers = None
+            self.buffers = self.before = None
+            if self.followed is not None:  # `withdraw` may still need its task
+                self.followed.then = None
         return True
 
     # The MPI request
@@ -314,9 +324,14 @@ cdef class Operation:
         """Handle of its MPI request, as an int."""
         return <uintptr_t>self.request.handle
 
-    def claim(self):
-        """Claim the request; True only for the first claim since the operation was queued."""
+    def claim(self, bint releases):
+        """Claim the request of an operation that has ended; True only for the first claim since it was queued.
+
+        ``releases``: MPI's wait, which the caller then makes, releases the request, since its handle is not null.
+        """
+        global OURS
         claimed, self.claimed = self.claimed, True
+        OURS = OURS or releases and not claimed
         return not claimed
 
     def abandon(self, free):

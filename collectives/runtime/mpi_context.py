@@ -6,7 +6,7 @@ import contextlib
 import functools
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,27 @@ def program_of(algorithm: ScheduleAlgorithm, rank: int, size: int, in_place: boo
 
 def duplicate(comm: MPI.Intracomm, info: MPI.Info | None = None) -> MPI.Intracomm:
     """MPI's duplicate of ``comm``; CollectiveError if MPI cannot make any more communicators."""
+    return _made(comm, comm.Dup, info)
+
+
+def like(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """MPI's communicator of the ranks of ``comm``, without its attributes: their copy functions are the program's.
+
+    CollectiveError if MPI cannot make any more communicators.
+    """
+    plain, group = MPI.Intracomm(comm), comm.Get_group()
+    try:
+        return _made(plain, plain.Create, group)
+    finally:
+        group.Free()
+
+
+def _made(comm: MPI.Intracomm, method: Callable[..., Any], *args: Any) -> MPI.Intracomm:
+    """The communicator that ``method`` of ``comm`` makes; CollectiveError if MPI cannot make any more."""
     try:
         with deaths.named(comm, "Dup"):
-            return comm.Dup(info)
+            made: MPI.Intracomm = method(*args)
+            return made
     except MPI.Exception as e:
         if e.Get_error_class() in (MPI.ERR_COMM, MPI.ERR_TRUNCATE):
             raise
@@ -84,7 +102,7 @@ class MPIContext(MPIWaiting, Context):
     def __init__(self, visible: MPI.Intracomm, making: Making):
         self.library = _library
         try:
-            self.internal = duplicate(MPI.Intracomm(visible))
+            self.internal = like(visible)
         except CollectiveError as e:
             making.undone = not isinstance(e, PeerFailure)
             raise

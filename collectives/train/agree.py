@@ -62,7 +62,7 @@ def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
         try:
             result = (make(), None)
         except (ValueError, OSError, ImportError) as error:
-            result = (None, error)
+            mine, result = error, (None, error)
         except Exception as error:
             if not is_own(error):
                 raise

@@ -4,10 +4,13 @@ FUZZ_SECONDS=N goes on for N seconds (`make fuzz`), from FUZZ_SEED on.
 """
 
 import ctypes
+import gc
 import os
 import resource
 import time
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +73,8 @@ def specifications(draw, arena):
     elif how == "2d" and memory.size % 2 == 0:
         memory = memory.reshape(2, -1).T
     parts = draw(st.sampled_from(["", "c", "t", "ct", "cd", "cdt", "cdtx"]))
+    if memory is None:  # displacements would be addresses
+        parts = parts.replace("d", "")
     made = {"c": COUNTS, "d": COUNTS, "t": datatypes(), "x": NUMBERS}
     return [memory, *(draw(made[part]) for part in parts)] if parts else memory
 
@@ -155,6 +160,61 @@ def test_blocks_beyond_any_memory(comm, displ):
     x = np.array([7], "i4")
     comm.Alltoallw([MPI.BOTTOM, [1], [MPI.Get_address(x)], [MPI.INT]], right)
     assert y == 7
+
+
+def test_none_with_addresses_as_displacements(comm):
+    """Is MPI.BOTTOM, as in mpi4py. Small displacements are no addresses: the program has forgotten its buffer."""
+    x, y = np.array([7], "i4"), np.zeros(1, "i4")
+    here, there = MPI.Get_address(x), MPI.Get_address(y)
+    four = MPI.BYTE.Create_contiguous(4).Create_resized(0, 1).Commit()  # so that displacements are in bytes
+    for turn, call in enumerate((comm.Alltoallw, comm.Alltoallv, comm.Gatherv)):
+        x[0] = 7 + turn
+        kind = [MPI.INT] if call == comm.Alltoallw else four
+        call([None, [1], [here], kind] if call != comm.Gatherv else x, [None, [1], [there], kind])
+        assert y == 7 + turn
+        with pytest.raises(ValueError, match="^recvbuf: the buffer is None, but the counts are not all 0"):
+            call(x if call == comm.Gatherv else [x, [1], [0], [MPI.INT]] if kind != four else [x, [1]],
+                 [None, [1], [4], kind])  # fmt: skip
+    four.Free()
+
+
+class Tensor:
+    """What this library asks of PyTorch's tensors; ``storage`` can be replaced, as by ``tensor.data = ...``."""
+
+    device, dtype = SimpleNamespace(type="cpu"), "torch.float64"
+
+    def __init__(self, storage):
+        self.storage = storage
+
+    def data_ptr(self):
+        return MPI.Get_address(self.storage)
+
+    def is_contiguous(self):
+        return True
+
+    def numel(self):
+        return self.storage.size
+
+    def element_size(self):
+        return self.storage.itemsize
+
+    def detach(self):
+        return Tensor(self.storage)
+
+
+def test_the_memory_of_a_tensor_stays_though_the_tensor_gets_other_memory(comm):
+    tensor, found = Tensor(np.full(4, 3.0)), np.zeros(4)
+    storage = weakref.ref(tensor.storage)
+    plan = comm.Allreduce_init(tensor, found)
+    tensor.storage = np.zeros(0)
+    assert storage() is not None
+    plan.Start()
+    plan.Wait()
+    assert (found == 3).all()
+    plan.Free()
+    del plan
+    gc.collect()
+    assert storage() is None
 
 
 @pytest.mark.parametrize("count", [1, 3, 2**31 - 1])

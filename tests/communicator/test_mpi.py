@@ -10,12 +10,15 @@ from rank_files import run_files
 GROUPS = {
     "calls": ("allreduce", "requests", "request_lifetimes", "by_mpi"),
     "communicator": ("communicator", "duplicates"),
-    "more": ("collectives", "fast_path", "long", "operations", "order", "objects", "started_objects", "public"),
+    "more": (
+        "collectives", "fast_path", "long", "operations", "order", "objects", "object_folds", "started_objects",
+        "public",
+    ),
     "limit": ("limit",),
     "exchanges": ("exchanges",),
     "reproducible": ("reproducible",),
     "bench": ("bench",),
-}
+}  # fmt: skip
 RANKS = {
     "calls": {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},  # ranks of the last two spin
     "communicator": {"openmpi": (1, 2, 3, 4, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},

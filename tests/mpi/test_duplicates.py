@@ -68,6 +68,32 @@ def test_nonblocking_duplicates(world):
         made.Free()
 
 
+def test_attributes_are_copied_once():
+    """Not to the communicator that carries the library's own messages, nor to that of calls with objects."""
+    plain, copied = WORLD.Dup(), []
+
+    def copy(comm, key, value):
+        copied.append(value)
+        return value + 1
+
+    key = MPI.Comm.Create_keyval(copy_fn=copy)
+    plain.Set_attr(key, 1)
+    comm = Communicator(plain)
+    assert (copied, comm.Get_attr(key)) == ([1], 2)
+    second = comm.Dup()
+    assert (copied, second.Get_attr(key)) == ([1, 2], 3)
+    third, request = second.Idup()
+    request.Wait()
+    assert total(third) == SIZE
+    assert (copied, third.Get_attr(key)) == ([1, 2, 3], 4)
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        assert third.iallreduce(1).wait() == SIZE
+    assert copied == [1, 2, 3]
+    for made in (third, second, comm, plain):
+        made.Free()
+    MPI.Comm.Free_keyval(key)
+
+
 @pytest.mark.parametrize("end", ["Free", "Disconnect"])
 def test_the_end_is_that_of_mpi(world, end):
     """MPI_Comm_disconnect completes what is under way on the communicator, which MPI_Comm_free does not wait for."""

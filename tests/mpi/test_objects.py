@@ -155,6 +155,38 @@ def test_objects_are_copies(comm):
     assert mine == [RANK]
 
 
+def test_a_broadcast_gives_copies_to_its_root_too(comm):
+    mine = {"list": [RANK], "large": np.full(100_000, float(RANK)), "small": np.full(3, RANK)}
+    found = comm.bcast(mine, SIZE - 1)
+    found["list"].append(1)
+    found["large"][:] = found["small"][:] = -1
+    assert mine["list"] == [RANK]
+    assert (mine["large"] == RANK).all()
+    assert (mine["small"] == RANK).all()
+    text = "x" * 1000
+    assert (comm.bcast(text) is text) == (RANK == 0)
+
+
+def owner(memory):
+    """What has the memory that an array is a view of."""
+    while True:
+        base = memory.obj if isinstance(memory, memoryview) else getattr(memory, "base", None)
+        if base is None:
+            return memory
+        memory = base
+
+
+def test_each_array_that_has_come_has_its_own_memory(comm):
+    """So that one that is kept does not keep the others; also beside ranks that have sent nothing large."""
+    for lengths in ([2000 + rank for rank in range(SIZE)], [3000 * (rank % 2) for rank in range(SIZE)]):
+        mine = np.full(lengths[RANK], float(RANK))
+        every = [np.full(lengths[RANK], float(RANK)) for _ in range(SIZE)]
+        for found in (comm.allgather(mine), comm.gather(mine) or [], comm.alltoall(every)):
+            for rank, array in enumerate(found):
+                assert array.tolist() == [rank] * lengths[rank]
+                assert not lengths[rank] or memoryview(owner(array)).nbytes == array.nbytes
+
+
 class Nested:
     """Unpickling it is collective."""
 

@@ -2,6 +2,9 @@
 
 import gc
 import sys
+import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -135,26 +138,96 @@ def test_a_persistent_call_collected_while_under_way(world):
         assert (out == SIZE * (1 + i)).all()
 
 
+@pytest.mark.parametrize("free", ["Free", "free"])
 @pytest.mark.parametrize("algorithm", ["mpi", "ring", None])
-def test_a_freed_persistent_call_lets_go_of_its_buffers(world, algorithm):
+def test_a_freed_persistent_call_lets_go_of_its_buffers(world, algorithm, free):
     buffer = bytearray(np.ones(10).tobytes())
     request = world.Allreduce_init(MPI.IN_PLACE, [buffer, 10, MPI.DOUBLE], algorithm=algorithm)
     request.Start()
     request.Wait()
     of_a_watch = getattr(request, "_operation", None)  # a thread that looks at calls may have it for longer
-    request.Free()
+    getattr(request, free)()
     buffer.extend(b"x")
     assert np.frombuffer(buffer, count=10).tolist() == [SIZE] * 10
+    request.free()  # does nothing now
+    if algorithm != "mpi":
+        with pytest.raises(ValueError, match="freed"):
+            request.Start()
     del of_a_watch
 
 
+def soon(resize, *args, **kwargs):
+    """``resize(...)`` as soon as nothing holds the memory: the main thread releases it a moment after MPI's wait."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return resize(*args, **kwargs)
+        except (BufferError, ValueError):
+            assert time.monotonic() < end
+            time.sleep(1e-3)
+
+
+@pytest.mark.parametrize("wait", [lambda request: request.Wait(), lambda request: MPI.Request.Waitall([request])])
 @pytest.mark.parametrize("algorithm", ["binomial", None])
-def test_a_request_that_has_ended_lets_go_of_scattered_buffers(world, algorithm):
+def test_a_request_that_has_ended_lets_go_of_scattered_buffers(world, algorithm, wait):
     """Those that the library copies to and from memory of its own."""
     buffer, every_other = bytearray(np.full(20, float(RANK)).tobytes()), MPI.DOUBLE.Create_vector(10, 1, 2).Commit()
     request = world.Ibcast([buffer, 1, every_other], SIZE - 1, algorithm=algorithm)
-    request.Wait()
-    buffer.extend(b"x")
+    wait(request)
+    soon(buffer.extend, b"x")
     assert np.frombuffer(buffer, count=20).tolist() == [SIZE - 1, RANK] * 10
     del request
     every_other.Free()
+
+
+@pytest.mark.parametrize("algorithm", ["ring", None])
+def test_arrays_that_mpi_has_waited_for_are_let_go(world, algorithm):
+    """Without another non-blocking call, and however few requests there are."""
+    array, dropped = np.full(10, RANK + 1.0), []
+    MPI.Request.Waitall([world.Iallreduce(MPI.IN_PLACE, array, algorithm=algorithm)])
+    world.Barrier()
+    soon(array.resize, 16, refcheck=False)
+    assert array.tolist() == [RANKS_SUM + SIZE] * 10 + [0] * 6
+    for _ in range(8):
+        array = np.ones(1000)
+        dropped.append(weakref.ref(array))
+        MPI.Request.Waitall([world.Iallreduce(MPI.IN_PLACE, array, algorithm=algorithm)])
+    del array
+    end = time.monotonic() + 20
+    while any(array() is not None for array in dropped):
+        assert time.monotonic() < end
+        time.sleep(1e-3)
+
+
+def test_arrays_let_go_by_calls_of_other_threads(world):
+    """The main thread, which would release them, waits for the thread in a function of C."""
+    dropped, most = [], []
+
+    def work():
+        for _ in range(12):
+            array = np.ones(1000)
+            dropped.append(weakref.ref(array))
+            MPI.Request.Waitall([world.Iallreduce(MPI.IN_PLACE, array)])
+            while _core.outstanding():
+                time.sleep(1e-4)
+            most.append(sum(array() is not None for array in dropped))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert max(most) <= 3
+
+
+def test_a_reduction_by_mpi_lets_go_without_the_garbage_collector(world):
+    a, b = np.full(100, RANK + 1.0), np.empty(100)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(a), sys.getrefcount(b)
+        MPI.Request.Waitall([world.Iallreduce(a, b, algorithm="mpi")])
+        assert (sys.getrefcount(a), sys.getrefcount(b)) == before
+        world.Iallreduce(a, b, algorithm="mpi").Wait()
+        assert (sys.getrefcount(a), sys.getrefcount(b)) == before
+    finally:
+        gc.enable()
+    assert (b == RANKS_SUM + SIZE).all()
