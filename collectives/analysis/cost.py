@@ -8,7 +8,7 @@ algorithm of this package.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,16 +100,18 @@ def seconds(algorithm: ScheduleAlgorithm, size: int, nbytes: float, machine: Mac
     the same time: the direction with more messages or bytes counts. Copies within a rank cost nothing.
     """
     each = nbytes / algorithm.blocks(size)
-    clock = np.zeros(size)
-    for load in _loads(algorithm, size):
-        begin = clock.copy()
-        for source, target, _ in load.edges:
-            np.maximum.at(begin, source, clock[target])
-            np.maximum.at(begin, target, clock[source])
+    clock, begin = np.zeros((2, size))
+
+    def meet(sources: np.ndarray, targets: np.ndarray, blocks: np.ndarray) -> None:
+        np.maximum.at(begin, sources, clock[targets])
+        np.maximum.at(begin, targets, clock[sources])
+
+    for load in _loads(algorithm, size, meet):
         volume = np.maximum(load.sent, load.received) * machine.beta + load.reduced * machine.gamma
         messages = np.maximum(load.messages, load.arrivals)
         setup = machine.alpha + machine.overhead * (messages - 1)
-        clock = np.where(messages > 0, begin + setup, clock) + volume * each
+        clock[:] = np.where(messages > 0, begin + setup, clock) + volume * each
+        begin[:] = clock
     return float(clock.max())
 
 
@@ -122,48 +124,54 @@ def crossing(algorithm: ScheduleAlgorithm, hosts: bytes) -> Crossing:
     of = np.frombuffer(hosts, np.int32)
     size, nblocks = len(of), algorithm.blocks(len(of))
     total, within, path = np.zeros((2, of.max() + 1)), np.zeros((2, size)), 0.0
-    for load in _loads(algorithm, size):
-        links = np.zeros_like(total)
-        for sources, targets, blocks in load.edges:
-            away = of[sources] != of[targets]
-            np.add.at(links[0], of[sources[away]], blocks[away])
-            np.add.at(links[1], of[targets[away]], blocks[away])
-            np.add.at(within[0], sources[~away], blocks[~away])
-            np.add.at(within[1], targets[~away], blocks[~away])
+    links = np.zeros_like(total)  # of one round
+
+    def carry(sources: np.ndarray, targets: np.ndarray, blocks: np.ndarray) -> None:
+        away = of[sources] != of[targets]
+        np.add.at(links[0], of[sources[away]], blocks[away])
+        np.add.at(links[1], of[targets[away]], blocks[away])
+        np.add.at(within[0], sources[~away], blocks[~away])
+        np.add.at(within[1], targets[~away], blocks[~away])
+
+    for _ in _loads(algorithm, size, carry):
         total += links
         path += float(links.max())
+        links[:] = 0
     return Crossing(float(total.max()) / nblocks, path / nblocks, float(within.max()) / nblocks)
 
 
 class _Load(NamedTuple):
-    """One round: for each rank, messages sent and received and blocks moved; and arrays (sources, targets, blocks)."""
+    """One round: for each rank, messages sent and received, and blocks moved and reduced."""
 
     messages: np.ndarray
     arrivals: np.ndarray
     sent: np.ndarray
     received: np.ndarray
     reduced: np.ndarray
-    edges: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
-def _loads(algorithm: ScheduleAlgorithm, size: int) -> Iterator[_Load]:
+Along = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # takes sources, targets and blocks of some messages
+
+
+def _loads(algorithm: ScheduleAlgorithm, size: int, along: Along | None = None) -> Iterator[_Load]:
+    """Each round, after a call of ``along`` for each of its sends; no messages are kept."""
     for steps in all_ranks(algorithm, size):
-        yield _load(steps, size)
+        yield _load(steps, size, along)
 
 
-def _load(steps: list[Step], size: int) -> _Load:
+def _load(steps: Iterable[Step], size: int, along: Along | None) -> _Load:
     messages, arrivals, sent, received, reduced = np.zeros((5, size), dtype=np.int64)
-    edges = []
     for step in steps:
         blocks = np.where(step.when, step.nblocks, 0)
         if step.kind is Kind.SEND:
             messages += step.when
             sent += blocks
-            sources = np.flatnonzero(step.when)
-            edges.append((sources, step.peer[sources], blocks[sources]))
+            if along is not None:
+                sources = np.flatnonzero(step.when)
+                along(sources, step.peer[sources], blocks[sources])
         if step.kind in (Kind.RECV, Kind.RECV_REDUCE):
             arrivals += step.when
             received += blocks
         if step.kind in (Kind.RECV_REDUCE, Kind.REDUCE):
             reduced += blocks
-    return _Load(messages, arrivals, sent, received, reduced, edges)
+    return _Load(messages, arrivals, sent, received, reduced)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..schedules.build import all_ranks
+from ..schedules.build import all_ranks, expanded, spread
 from ..schedules.registry import ScheduleAlgorithm
 from ..schedules.schedule import INPUT, RECEIVED, VECTOR, Kind, Step
 from ..schedules.spec import ALL
@@ -62,7 +62,7 @@ def frames(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[F
             own = {VECTOR: [0] * nblocks, INPUT: [1 << rank] * nblocks}
         memory.append(defaultdict(lambda: [0] * nblocks, own))
     channels: defaultdict[tuple[int, int], deque[list[int]]] = defaultdict(deque)
-    for together in all_ranks(algorithm, size, root):
+    for together in map(list, all_ranks(algorithm, size, root)):
         steps = {rank: _steps_of(together, rank) for rank in range(size)}
         for rank in range(size):
             for step in steps[rank]:
@@ -77,10 +77,16 @@ def frames(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[F
 def frames_without_values(
     algorithm: ScheduleAlgorithm, size: int, root: int, ranks: Sequence[int]
 ) -> Iterator[Frame]:  # fmt: skip
-    """As :func:`frames`, for the steps of some ranks only: needs little memory, however many ranks there are."""
+    """As :func:`frames`, for the steps of some ranks only: needs little memory, however many ranks there are.
+
+    Of all ranks no more steps are made than tell whether a round is empty.
+    """
+    nblocks = algorithm.blocks(size)
+    alone = [expanded(algorithm.rounds_of(rank, size, root)) for rank in ranks]
     for together in all_ranks(algorithm, size, root):
+        own = {rank: next(rounds, ()) for rank, rounds in zip(ranks, alone, strict=True)}
         if any(step.when.any() for step in together):
-            yield Frame({rank: _steps_of(together, rank) for rank in ranks}, [])
+            yield Frame({rank: _steps_of(spread(steps, nblocks, 1), 0) for rank, steps in own.items()}, [])
 
 
 def _arrival(channels: defaultdict[tuple[int, int], deque[list[int]]], rank: int, source: int) -> list[int]:
@@ -92,12 +98,12 @@ def receives(step: Step) -> bool:
     return step.kind in (Kind.RECV, Kind.RECV_REDUCE)
 
 
-def _steps_of(together: list[Step], rank: int) -> list[Step]:
-    """The steps of one rank with ints as fields, sends and receives first."""
+def _steps_of(together: Iterable[Step], at: int) -> list[Step]:
+    """The steps of the rank at one place of the arrays, with ints as fields, sends and receives first."""
     own = [
-        Step(s.kind, *(int(f[rank]) for f in (s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block)))
+        Step(s.kind, *(int(f[at]) for f in (s.peer, s.block, s.nblocks, s.dst, s.left, s.right, s.src_block)))
         for s in together
-        if s.when[rank]
+        if s.when[at]
     ]
     return sorted(own, key=lambda step: step.kind >= Kind.RECV_REDUCE)
 

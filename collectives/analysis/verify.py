@@ -297,7 +297,7 @@ def _check_arrays(algorithm: ScheduleAlgorithm, size: int, root: int) -> None:
             )
 
 
-def _rows(rounds: Iterable[list[ArrayStep]], size: int) -> list[list[tuple[int, ...]]]:
+def _rows(rounds: Iterable[Iterable[ArrayStep]], size: int) -> list[list[tuple[int, ...]]]:
     """For each rank its steps, each with the number of its round."""
     rows: list[list[tuple[int, ...]]] = [[] for _ in range(size)]
     for number, steps in enumerate(rounds):

@@ -27,17 +27,18 @@ def build(algorithm: ScheduleAlgorithm, rank: int, size: int, root: int = 0) -> 
     return assemble(algorithm.name, rank, size, algorithm.blocks(size), rounds, algorithm.collective, root)
 
 
-def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[list[Step]]:
+def all_ranks(algorithm: ScheduleAlgorithm, size: int, root: int = 0) -> Iterator[Iterator[Step]]:
     """The rounds of all ranks, before :func:`assemble`: each field of a step is an array with one entry per rank.
 
-    ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL.
+    ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL. A step is made when it
+    is asked for: a round of a linear algorithm has as many steps as there are ranks.
     """
     total = algorithm.blocks(size)
     for steps in expanded(algorithm.rounds_of(np.arange(size), size, root)):
-        yield list(spread(steps, total, size))
+        yield spread(steps, total, size)
 
 
-def spread(steps: Sequence[Step | Series], nblocks: int, size: int) -> Iterator[Step]:
+def spread(steps: Iterable[Step | Series], nblocks: int, size: int) -> Iterator[Step]:
     """The steps of one round of all ranks, one after the other: each field an array with one entry per rank.
 
     ``when`` is False for ranks without the step and for empty steps; ``nblocks`` is never ALL, for which the number of
@@ -51,16 +52,16 @@ def spread(steps: Sequence[Step | Series], nblocks: int, size: int) -> Iterator[
         yield Step(step.kind, *full)
 
 
-def expanded(rounds: Iterable[Round]) -> Iterator[list[Step]]:
-    """The rounds with every series replaced by its steps or rounds."""
+def expanded(rounds: Iterable[Round]) -> Iterator[Iterable[Step]]:
+    """The rounds with every series replaced by its steps or rounds; a step is made when it is asked for."""
     for steps in rounds:
         if isinstance(steps, Series):
             yield from map(steps.steps, steps.numbers.tolist())
         else:
-            yield list(_flat(steps))
+            yield _flat(steps)
 
 
-def _flat(steps: Sequence[Step | Series]) -> Iterator[Step]:
+def _flat(steps: Iterable[Step | Series]) -> Iterator[Step]:
     """The steps of one round with every series replaced by its steps."""
     many = (map(s.steps, s.numbers.tolist()) if isinstance(s, Series) else [[s]] for s in steps)
     return itertools.chain.from_iterable(itertools.chain.from_iterable(many))

@@ -25,7 +25,7 @@ from ..schedules import registry
 from ..schedules.placement import orders
 from ..schedules.registry import ScheduleAlgorithm
 
-__all__ = ["AT_ONCE", "CANDIDATES", "NOMINAL", "SHORTEST", "Link", "between", "nearest"]
+__all__ = ["AT_ONCE", "CANDIDATES", "NOMINAL", "SEGMENTS", "SHORTEST", "Link", "between", "nearest"]
 
 
 class Link(NamedTuple):
@@ -58,9 +58,9 @@ SHORTEST = 64 << 10
 #: Algorithms with a round for each rank, and the most ranks that they serve.
 BY_RANK = frozenset({"ring", "scatter_allgather", "chain"})
 MOST_RANKS = 256
-#: Bytes of a segment that are tried for what is only moved.
+#: Bytes of a segment that are tried for what is only moved. The command tune measures all of them.
 SEGMENTS = (None, 1 << 20, 512 << 10, 256 << 10, 128 << 10)
-#: Bytes of a segment of a reduction, for the algorithms that have one.
+#: Bytes of a segment of a reduction, each one of SEGMENTS, for the algorithms that serve long vectors.
 REDUCED = {"circulant": 256 << 10, "ring": 512 << 10}
 #: Ranks up to which all blocks of an all-to-all are sent at once. In rounds of one block for each rank, a rank that is
 #: late makes links rest: `pairwise` took 1.05 to 2.6 times as long, for 4 and 16 MiB on 8x1 and 4x2 ranks, with links
@@ -97,7 +97,7 @@ def _volume(algorithm: ScheduleAlgorithm, hosts: bytes, link: Link) -> float:
 
 def _seconds(algorithm: ScheduleAlgorithm, hosts: bytes, nbytes: int, segment: int | None, link: Link) -> float:
     carried, size = crossing(algorithm, hosts), len(hosts) // 4
-    k = -(-nbytes // segment) if segment and algorithm.divisible(size) else 1
+    k = -(-nbytes // segment) if segment else 1
     mixed = algorithm.name not in BY_RANK and carried.busiest * nbytes > QUEUED
     moved = carried.busiest * (MIXED if mixed else 1.0) + (carried.path - carried.busiest) / k
     return (algorithm.rounds(size) + k - 1) * link.alpha + nbytes * (moved * link.beta + carried.local * WITHIN)
@@ -125,7 +125,8 @@ def between(hosts: bytes, collective: str, nbytes: int, link: Link | None) -> tu
         algorithm = registry.find(collective, name)
         assert isinstance(algorithm, ScheduleAlgorithm)
         placed, _ = nearest(algorithm, hosts)
-        for segment in (REDUCED.get(name),) if reduces else SEGMENTS:
+        cuts = (REDUCED.get(name),) if reduces else SEGMENTS
+        for segment in cuts if algorithm.divisible(size) else (None,):
             seconds = _seconds(placed, hosts, nbytes, segment, link)
             if seconds < least:
                 best, least = (algorithm, segment), seconds

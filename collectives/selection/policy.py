@@ -193,7 +193,11 @@ class Rules:
         """Expected seconds of a call on ``size`` ranks; None if the selection table has no model of the choice."""
         models = self.tuned.models if self.tuned is not None else {}
         model = models.get((collective, choice.algorithm.name, choice.segment))
-        return None if model is None else model.seconds(load_of(choice, size, nbytes, depth), nbytes)
+        if model is None:
+            return None
+        # The model was fitted to the load of the algorithm in its own order; the choice may have another order.
+        plain = replace(choice, algorithm=registry.find(collective, choice.algorithm.name))
+        return model.seconds(load_of(plain, size, nbytes, depth), nbytes)
 
     @staticmethod
     def from_environment() -> Rules:

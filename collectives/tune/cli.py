@@ -124,11 +124,11 @@ def _export(exported: table.Table, output: str, text: str) -> None:
 
     if os.path.exists(output) and os.path.samefile(output, exported.path):
         raise ValueError(f"-o {output}: --export would replace the table by rules for Open MPI; name another file")
-    chosen = openmpi.only(exported, text)
-    made = openmpi.in_json(chosen) if output.endswith(".json") else openmpi.classic(chosen)
+    found = openmpi.made(openmpi.only(exported, text))
+    rules = openmpi.in_json(found) if output.endswith(".json") else openmpi.classic(found)
     with replacing(output) as file:
-        file.write(made)
-    if why := openmpi.missing(chosen):
+        file.write(rules)
+    if why := openmpi.missing(found):
         print(f"{output}: {why}", file=sys.stderr, flush=True)
 
 

@@ -53,8 +53,7 @@ def run(args: argparse.Namespace, names: Sequence[str], sizes: Sequence[int]) ->
             comm = Communicator(plain)
             bench = Bench(comm, frozenset(args.without), args.mpi)
             seconds, core_waits = 60 * args.minutes / len(counts), machine.CoreWaits()
-            work = _check if args.check is not None else _tune
-            code = max(code, work(args, bench, names, sizes, seconds))
+            code = max(code, _measure(args, bench, names, sizes, seconds))
             crowded = machine.busy(MPI.Intracomm(comm).allreduce(core_waits.share(), MPI.MAX))
             if crowded and comm.rank == 0:
                 print(crowded, flush=True)
@@ -88,12 +87,19 @@ def _wrong(args: argparse.Namespace, ranks: int) -> str | None:
         return str(e)
 
 
-def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
+def _measure(
+    args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float
+) -> int:  # fmt: skip
+    """Tune, or check a table, unless the options leave a collective no algorithm; returns the exit code."""
     for name in names:
         if not any(bench.may_choose(name, candidate) for candidate in bench.candidates(name, 0)):
             if bench.comm.rank == 0:
                 _refuse(f"--without, --mpi: they leave no algorithm of {name}, which --collectives names")
             return 2
+    return (_tune if args.check is None else _check)(args, bench, names, sizes, seconds)
+
+
+def _tune(args: argparse.Namespace, bench: Bench, names: Sequence[str], sizes: Sequence[int], seconds: float) -> int:
     entry, wrong = tune(bench, names, sizes, seconds)
     entry.made |= {"minutes": args.minutes, "without": sorted(args.without), "mpi": args.mpi}
     if bench.comm.rank == 0:

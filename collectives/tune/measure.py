@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -21,7 +21,7 @@ from ..core import _core
 from ..runtime.hierarchy import DEPTH
 from ..schedules import registry
 from ..schedules.registry import PRIVATE_LENGTHS, ScheduleAlgorithm
-from ..selection import hierarchy
+from ..selection import hierarchy, hosts
 from ..selection.model import Load
 from ..selection.policy import Choice, Demand, Limits, Rules, Tuned, choose, load_of
 from .fit import Point
@@ -30,7 +30,7 @@ from .steady import Steady
 __all__ = ["Bench", "Candidate"]
 
 LEFT_OUT = "left out of this table"
-SEGMENTS = (64 << 10, 256 << 10, 1 << 20)
+SEGMENTS = (64 << 10, *sorted(filter(None, hosts.SEGMENTS)))  # those of the defaults, and a shorter one
 BATCH = 2e-3  # seconds that one measurement takes if a call takes less
 LONG_BATCH = 8e-3  # the same between nodes, so that a few calls after a delay of one rank do not decide the median
 MOST_CALLS = 100
@@ -40,6 +40,8 @@ WARMUP = 2
 QUICK = 9
 WAITING = 0.3  # largest share of the time spent waiting until ranks are as far apart as before
 SHORTEST_FOLD = 4096  # bytes; for shorter vectors the call takes longer than the folding
+
+T = TypeVar("T")
 
 
 class Candidate(NamedTuple):
@@ -70,7 +72,7 @@ class Bench:
         self._rules: dict[Any, Rules] = {}
         self._work: tuple[Any, Workload] | None = None
         self._named: dict[Hashable, Rules] = {}
-        self._known: dict[Any, float] = {}  # seconds of one call in the last measurement
+        self._known: dict[Any, dict[int, float]] = {}  # seconds of one call in the last measurement, by length
         self._burst = np.zeros((2, BURST), np.uint8)
         self.steady: Steady | None = None
 
@@ -115,13 +117,21 @@ class Bench:
 
     def default(self, collective: str, nbytes: int) -> Candidate:
         """The candidate that serves a call without a selection table."""
-        return _served(self._here(Rules()), collective, nbytes, self.apart, self.flat)
+        return self._served(self._here(Rules()), collective, nbytes, self.apart, self.flat)
 
     def call(self, collective: str, candidate: Hashable, nbytes: int) -> tuple[Candidate, Limits | None]:
         """What :meth:`seconds` measures for ``candidate``: equal for two names of one and the same call."""
         rules = self._rules_of(collective, candidate)
-        served = _served(rules, collective, nbytes, self.context.apart, self.context.nodes.obstacle)
+        served = self._served(rules, collective, nbytes, self.context.apart, self.context.nodes.obstacle)
         return served, rules.node_limits(self.context.yield_at_once) if served.algorithm == "shm" else None
+
+    def _served(self, rules: Rules, collective: str, nbytes: int, apart: str | None, flat: str | None) -> Candidate:
+        """The candidate that serves a call under ``rules``; with a segment only if it cuts the vector."""
+        choice = choose(rules, Demand(collective, nbytes, apart=apart, flat=flat))
+        made = choice.algorithm
+        divisible = isinstance(made, ScheduleAlgorithm) and made.divisible(self.size)
+        cuts = divisible and choice.segment is not None and choice.segment < nbytes
+        return Candidate(made.name, choice.segment if cuts else None)
 
     def load(self, collective: str, candidate: Candidate, nbytes: int) -> Load:
         """The load that the cost model charges for a call by ``candidate``."""
@@ -145,12 +155,14 @@ class Bench:
 
         ``candidate`` is a :class:`Candidate` or a name defined by :meth:`name`.
         """
-        key = collective, candidate
         rules = self._rules_of(collective, candidate)
         work = self._workload(collective, nbytes)
         limited = nbytes >= SHORT and self.context.layout.nodes > 1
         batch = LONG_BATCH if limited else BATCH
-        calls = int(np.clip(batch / self._known.get(key, BATCH / 10), 1, MOST_CALLS))
+        known = self._known.setdefault((collective, candidate), {})
+        # A length that is new takes no longer than the next longer one. One call tells of a length without that.
+        longer = min((length for length in known if length >= nbytes), default=None)
+        calls = 1 if longer is None else int(np.clip(batch / known[longer], 1, MOST_CALLS))
         warmup = WARMUP if calls > 1 else 1
         internal.adopt_rules(self.comm, rules)
 
@@ -161,7 +173,7 @@ class Bench:
             self.plain.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
             return max(float(np.median(times)), 1e-9)
 
-        found = self._known[key] = take() if self.steady is None else self.steady.measured(take)
+        found = known[nbytes] = take() if self.steady is None else self.steady.measured(take)
         return found
 
     def _use_up_bursts(self) -> None:
@@ -230,6 +242,11 @@ class Bench:
         """Rank 0's value on all ranks."""
         return self.plain.bcast(value, 0)
 
+    def by_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` returns on rank 0, on all ranks; no other rank calls it."""
+        found: T = self.agreed(make() if self.comm.rank == 0 else None)
+        return found
+
     def now(self) -> float:
         """Seconds on rank 0's clock, which stops while measurements are repeated or ranks waited for."""
         return float(self.agreed(time.monotonic() - (self.steady.lost if self.steady is not None else 0.0)))
@@ -244,10 +261,3 @@ class Bench:
             self._beside.Free()
         internal.adopt_rules(self.comm, self._own)
         self._work = None
-
-
-def _served(rules: Rules, collective: str, nbytes: int, apart: str | None, flat: str | None) -> Candidate:
-    """The candidate that serves a call under ``rules``; with a segment only if it is shorter than the vector."""
-    choice = choose(rules, Demand(collective, nbytes, apart=apart, flat=flat))
-    cuts = choice.segment is not None and choice.segment < nbytes
-    return Candidate(choice.algorithm.name, choice.segment if cuts else None)

@@ -11,13 +11,14 @@ import json
 import math
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from ..schedules import registry
 from ..selection.model import Model
 from ..selection.policy import Choice, load_of
 from ..selection.table import Entry, Table
 
-__all__ = ["ALGORITHMS", "classic", "in_json", "missing", "only", "rules"]
+__all__ = ["ALGORITHMS", "Made", "classic", "in_json", "made", "missing", "only", "rules"]
 
 VENDOR = "Open MPI"
 FEWEST = 2  # ranks
@@ -48,7 +49,17 @@ ALGORITHMS: dict[str, dict[str, tuple[int, int | None]]] = {
     "reduce_scatter_block": {"recursive_halving": (3, None)},
 }  # fmt: skip
 
-Rule = tuple[int, int, int]  # least bytes of the vector, number of the algorithm, bytes of a segment
+#: Collectives for which Open MPI looks for a rule by the mean length of the ranks' blocks, not by that of the vector.
+BY_BLOCK = frozenset({"allgatherv"})
+
+Rule = tuple[int, int, int]  # least bytes that Open MPI looks for, number of the algorithm, bytes of a segment
+
+
+class Made(NamedTuple):
+    """The rules that follow from an entry, by collective."""
+
+    entry: Entry
+    rules: dict[str, list[Rule]]
 
 
 def rules(entry: Entry) -> dict[str, list[Rule]]:
@@ -61,10 +72,12 @@ def rules(entry: Entry) -> dict[str, list[Rule]]:
         if own is None or not same:
             continue
         chosen: list[Rule] = []
-        for nbytes in [0, *(1 << k for k in range(3, int(math.log2(_longest(own))) + 2))]:
-            number, segment = _chosen(collective, same, own, size, nbytes)
+        lengths = [0, *(1 << k for k in range(3, int(math.log2(_longest(own))) + 2))]
+        blocks = size if collective in BY_BLOCK else 1
+        for least in sorted({-(-nbytes // blocks) for nbytes in lengths}):
+            number, segment = _chosen(collective, same, own, size, least * blocks)
             if not chosen or chosen[-1][1:] != (number, segment):
-                chosen.append((nbytes, number, segment))
+                chosen.append((least, number, segment))
         # Open MPI looks for a rule of alltoallv by length 0, whatever the length: the first one serves all calls.
         if chosen != [(0, 0, 0)] and (collective != "alltoallv" or len(chosen) == 1):
             found[collective] = chosen
@@ -111,8 +124,8 @@ def _where(entry: Entry) -> str:
     return f"{entry.mpi}, {entry.machine}"
 
 
-def _by_size(table: Table) -> dict[int, Entry]:
-    """The entry of Open MPI for each number of ranks, ascending; of several the one with most nodes.
+def made(table: Table) -> dict[int, Made]:
+    """The rules from the entry of Open MPI for each number of ranks, ascending; of several the one with most nodes.
 
     ValueError if there is none, or if they are of several machines or versions.
     """
@@ -121,33 +134,33 @@ def _by_size(table: Table) -> dict[int, Entry]:
         raise ValueError(f"{table.path}: no entry of {VENDOR}, or none that --only chooses")
     if len(places := sorted({_where(entry) for entry in ours})) > 1:
         raise ValueError(f"{table.path}: entries of {'; '.join(places)}: choose one of these by --only TEXT")
-    return {e.layout.ranks: e for e in sorted(ours, key=lambda e: (e.layout.ranks, e.layout.nodes))}
+    entries = {e.layout.ranks: e for e in sorted(ours, key=lambda e: (e.layout.ranks, e.layout.nodes))}
+    return {size: Made(entry, rules(entry)) for size, entry in entries.items()}
 
 
-def missing(table: Table) -> str | None:
-    """Why an export of ``table`` has no rule; None if it has some."""
-    entries = _by_size(table).values()
-    if any(rules(entry) for entry in entries):
+def missing(found: dict[int, Made]) -> str | None:
+    """Why there is no rule in what :func:`made` found; None if there are some."""
+    if any(each.rules for each in found.values()):
         return None
-    if not any(name == "mpi" for entry in entries for _, name, _ in entry.models):
+    if not any(name == "mpi" for each in found.values() for _, name, _ in each.entry.models):
         return f"no rule: the table has no models of {VENDOR}'s own choices, of algorithm mpi"
     return f"no rule: by the models, no algorithm is faster for sure than {VENDOR}'s own choice"
 
 
-def classic(table: Table) -> str:
-    """The text of the classic file; rules for p ranks hold below 2p, or below the next number that was measured.
+def classic(found: dict[int, Made]) -> str:
+    """The text of the classic file, from what :func:`made` found.
 
-    Open MPI uses the first rules for all smaller communicators too. So these are ones that leave the choice to it.
+    Rules for p ranks hold below 2p, or below the next number that was measured. Open MPI uses the first rules for all
+    smaller communicators too. So these are ones that leave the choice to it.
     """
     sections: dict[str, list[tuple[int, list[Rule]]]] = {}
-    found = {size: rules(entry) for size, entry in _by_size(table).items()}
     for collective in COLLECTIVES:
-        for size, made in found.items():
+        for size, (_, chosen) in found.items():
             followed = any(size < other <= 2 * size for other in found)
-            if collective in made:
-                sections.setdefault(collective, []).append((size, made[collective]))
-            if (collective in made and not followed) or (collective in sections and collective not in made):
-                end = 2 * size if collective in made else size
+            if collective in chosen:
+                sections.setdefault(collective, []).append((size, chosen[collective]))
+            if (collective in chosen and not followed) or (collective in sections and collective not in chosen):
+                end = 2 * size if collective in chosen else size
                 if not any(end == known for known, _ in sections[collective]):
                     sections[collective].append((end, [(0, 0, 0)]))
     lines = [f"{len(sections)}  # collectives; written by python -m collectives tune --export"]
@@ -156,9 +169,9 @@ def classic(table: Table) -> str:
         if blocks[0][0] > FEWEST:
             blocks.insert(0, (FEWEST, [(0, 0, 0)]))
         lines += [f"{COLLECTIVES[collective][0]}  # {collective}", f"{len(blocks)}  # numbers of ranks"]
-        for size, chosen in blocks:
-            lines += [f"{size}  # ranks", f"{len(chosen)}  # rules: bytes, algorithm, fan-out, bytes of a segment"]
-            lines += [f"{nbytes} {number} 0 {segment}" for nbytes, number, segment in chosen]
+        for size, each in blocks:
+            lines += [f"{size}  # ranks", f"{len(each)}  # rules: bytes, algorithm, fan-out, bytes of a segment"]
+            lines += [f"{nbytes} {number} 0 {segment}" for nbytes, number, segment in each]
     return "\n".join(lines) + "\n"
 
 
@@ -168,14 +181,13 @@ def _spread(entry: Entry) -> str:
     return "one-per-node" if entry.layout.ranks_per_node == 1 else "any"
 
 
-def in_json(table: Table) -> str:
-    """The text of the JSON file of Open MPI 6.0."""
-    made: dict[str, list[dict[str, object]]] = {}
-    entries = _by_size(table)
-    for size, entry in entries.items():
-        following = [other for other in entries if other > size]
+def in_json(found: dict[int, Made]) -> str:
+    """The text of the JSON file of Open MPI 6.0, from what :func:`made` found."""
+    sections: dict[str, list[dict[str, object]]] = {}
+    for size, (entry, rules_of) in found.items():
+        following = [other for other in found if other > size]
         end = min([2 * size, *following]) - 1
-        for collective, chosen in rules(entry).items():
+        for collective, chosen in rules_of.items():
             ends: list[int | str] = [nbytes - 1 for nbytes, _, _ in chosen[1:]]
             rows = [
                 {"msg_size_min": nbytes, "msg_size_max": last, "alg": number, "seg_size": segment}
@@ -187,5 +199,5 @@ def in_json(table: Table) -> str:
                 "comm_rank_distribution": _spread(entry),
                 "rules": rows,
             }
-            made.setdefault(COLLECTIVES[collective][1], []).append(block)
-    return json.dumps({"rule_file_version": 3, "module": "tuned", "collectives": made}, indent=2) + "\n"
+            sections.setdefault(COLLECTIVES[collective][1], []).append(block)
+    return json.dumps({"rule_file_version": 3, "module": "tuned", "collectives": sections}, indent=2) + "\n"

@@ -72,7 +72,19 @@ class Search:
         return self.bench.seconds(self.collective, candidate, nbytes)
 
     def fit(self, folds: Sequence[Point]) -> None:
-        """Fit the models, and find their errors at lengths that they are not fitted to."""
+        """Fit the models, and find their errors at lengths that they are not fitted to.
+
+        Rank 0 does so: the others need not count what calls move, and may differ in the last bit of a float.
+        """
+        self.models, self.errors, self.fitted = self.bench.by_first(functools.partial(self._fitted, folds))
+        if self.bench.limits == self._limits:
+            self._races = {nbytes: run for nbytes in self.lengths if (run := self._swept(nbytes)) is not None}
+
+    def _fitted(self, folds: Sequence[Point]) -> tuple[dict[Candidate, Model], list[float], list[int]]:
+        """The models, their errors at other lengths than they are fitted to, and the lengths that they are fitted to.
+
+        The lengths ascend.
+        """
         points: dict[Candidate, list[Point]] = {}
         unseen: dict[Candidate, list[Point]] = {}
         for nbytes, found in self._times.items():
@@ -80,15 +92,14 @@ class Search:
                 load = self.bench.load(self.collective, candidate, nbytes)
                 point = Point(nbytes, load, float(np.median(times)))
                 (points if nbytes in self._to_fit else unseen).setdefault(candidate, []).append(point)
+        models: dict[Candidate, Model] = {}
+        every: list[float] = []
         for candidate, each in points.items():
             model = fit([*_uncut(candidate, points), *each], folds)
             wrong = errors(model, unseen.get(candidate, []))
-            self.errors += wrong
-            self.models[candidate] = Model(model.pieces, float(np.median(wrong)) if wrong else None)
-        self.models = self.bench.agreed(self.models)  # ranks may differ in the last bit of a float
-        self.fitted = sorted({p.nbytes for each in points.values() for p in each})
-        if self.bench.limits == self._limits:
-            self._races = {nbytes: run for nbytes in self.lengths if (run := self._swept(nbytes)) is not None}
+            every += wrong
+            models[candidate] = Model(model.pieces, float(np.median(wrong)) if wrong else None)
+        return models, every, sorted({p.nbytes for each in points.values() for p in each})
 
     def _swept(self, nbytes: int) -> Result[Candidate] | None:
         """The sweeps as the first rounds of a race; None unless all rivals were measured equally often."""
@@ -121,7 +132,8 @@ class Search:
         return contenders(self._expected(nbytes), self._default(nbytes))
 
     def _expected(self, nbytes: int) -> dict[Candidate, Expected]:
-        return expectations(self.bench, self.collective, nbytes, self.models, self.fitted)
+        made = functools.partial(expectations, self.bench, self.collective, nbytes, self.models, self.fitted)
+        return self.bench.by_first(made)  # so that all ranks race the same rivals
 
     def _default(self, nbytes: int) -> Candidate:
         """What serves a length unless another is faster: the default; if that is left out, the best by the models.

@@ -1,5 +1,6 @@
 """Counting from generators agrees with counting from schedules, with promises, and with the formulas."""
 
+import tracemalloc
 from dataclasses import replace
 from math import ceil, log2
 
@@ -91,6 +92,19 @@ def test_small_vectors_want_few_rounds_and_large_ones_little_volume():
 
     assert best(8) == "recursive_multiplying"
     assert best(1 << 28) in ("circulant", "recursive_halving", "ring")
+
+
+@pytest.mark.parametrize(("collective", "sent"), [("alltoall", 199), ("reduce_scatter", 199), ("gather", 1)])
+def test_counting_a_linear_algorithm_keeps_no_more_than_a_step(collective, sent):
+    """It has a step for each rank in one round, so that all of them are as many entries as pairs of ranks."""
+    linear, hosts = registry.find(collective, "linear"), (np.arange(200, dtype=np.int32) // 4).tobytes()
+    tracemalloc.start()
+    traffic, carried = cost.count(linear, 200), cost.crossing(linear, hosts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert traffic.sent.max() == sent
+    assert carried.busiest == pytest.approx(0.98 if collective == "gather" else 4 * 196 / 200)
+    assert peak < 256 << 10
 
 
 def test_thousands_of_ranks_are_quick():

@@ -134,6 +134,23 @@ def test_rank_sets():
     assert rank_set(0) == ""
 
 
+@pytest.mark.parametrize("algorithm", SCHEDULES, ids=lambda a: f"{a.collective}-{a.name}")
+def test_some_ranks_have_the_steps_that_they_have_among_all(algorithm):
+    for p, root, ranks in ((1, 0, [0]), (5, 0, [3, 1]), (8, 2 if algorithm.spec.rooted else 0, [7, 2])):
+        every = [frame.steps for frame in rounds.frames(algorithm, p, root)]
+        some = [frame.steps for frame in rounds.frames_without_values(algorithm, p, root, ranks)]
+        assert some == [{rank: steps[rank] for rank in ranks} for steps in every]
+
+
+def test_one_rank_of_a_linear_algorithm_needs_little_memory():
+    tracemalloc.start()
+    told = draw.text(registry.find("alltoall", "linear"), 200, ranks=[5])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "1 round\n" in told
+    assert peak < 512 << 10
+
+
 def test_one_rank_of_many_needs_little_memory():
     tracemalloc.start()
     told = grid("ring", 1024, ranks=[5])

@@ -1,5 +1,7 @@
 """Choices between hosts: what crosses the hosts' links, the order of the ranks, and that schedules stay right."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from collectives.analysis.cost import crossing
 from collectives.schedules import registry
 from collectives.schedules.placement import orders
 from collectives.selection import policy
-from collectives.selection.hosts import AT_ONCE, CANDIDATES, MOST_RANKS, SHORTEST, Link, nearest
-from collectives.selection.policy import Demand, Rules, choose
+from collectives.selection.hosts import AT_ONCE, CANDIDATES, MOST_RANKS, SEGMENTS, SHORTEST, Link, nearest
+from collectives.selection.model import Model, Piece, load
+from collectives.selection.policy import Demand, Rules, Tuned, choose
 
 LAYOUTS = {
     "4 x 1": [0, 1, 2, 3],
@@ -104,6 +107,24 @@ def test_bits_of_a_sum_do_not_depend_on_a_measurement(collective):
             assert len({(choice.algorithm, choice.segment) for choice in known}) == 1
 
 
+def test_what_cannot_be_cut_has_no_segment():
+    """A call named segments that it did not have; `tune` measured no such thing."""
+    cut = {}
+    for collective in [*CANDIDATES, "allgatherv", "reduce_scatter_block"]:
+        for layout in LAYOUTS.values():
+            for nbytes in (SHORTEST, 1 << 20, 16 << 20):
+                for link in (None, SLOW, FAST):
+                    found = pick(collective, nbytes, layout, link)
+                    assert found.segment in SEGMENTS
+                    if not found.algorithm.divisible(len(layout)):
+                        assert found.segment is None
+                        assert ", segments of" not in str(found)
+                    cut.setdefault((registry.base(collective), found.algorithm.name), set()).add(found.segment)
+    assert cut["reduce_scatter", "circulant"] >= {None}
+    assert cut["allreduce", "circulant"] == {256 << 10}
+    assert cut["reduce_scatter", "ring"] == {512 << 10}
+
+
 def test_only_a_table_or_a_word_is_stronger():
     layout = LAYOUTS["4 x 2"]
     assert pick("allreduce", SHORTEST - 1, layout).algorithm.name == policy.DEFAULT["allreduce"][-1][1]
@@ -128,6 +149,20 @@ def test_an_all_to_all_of_few_ranks_sends_all_blocks_at_once(link):
     for hosts in (few, many):
         neighbours = Demand("neighbor_alltoallw", 0, apart="hosts")
         assert choose(Rules(hosts=hosts, link=link), neighbours).algorithm.name == "linear"
+
+
+def test_the_expected_time_is_that_of_the_load_that_the_model_was_fitted_to():
+    """That of the ring in rank order. Its time was told for the load of the ring in lanes, with fewer rounds."""
+    model = Model((Piece(None, 1e-3, 1e-9, 1e-10),), 0.1)
+    models = {("allreduce", "ring", 1 << 16): model}
+    tuned = Tuned({"allreduce": [(None, "ring", 1 << 16)]}, "a table", models=models)
+    rules, size, nbytes = Rules(tuned=tuned, hosts=hosts_of(LAYOUTS["4 x 2"])), 8, 1 << 20
+    choice = choose(rules, Demand("allreduce", nbytes, apart="several hosts"))
+    assert "ranks in lanes" in str(choice)
+    plain = load(registry.find("allreduce", "ring"), size, nbytes, 16)
+    assert plain.rounds == 14 + 15
+    assert rules.expected("allreduce", choice, size, nbytes, 4) == model.seconds(plain, nbytes)
+    assert rules.expected("allreduce", replace(choice, segment=None), size, nbytes, 4) is None
 
 
 def test_many_ranks_take_no_round_for_each_rank():

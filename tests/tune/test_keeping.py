@@ -84,9 +84,11 @@ def test_a_device_is_written_and_never_read():
     assert job._keep(entry(), "/dev/null").entries == [entry()]
 
 
-def test_a_collective_without_algorithms_is_refused(capsys):
+@pytest.mark.parametrize("check", [None, "t.json"])
+def test_a_collective_without_algorithms_is_refused(check, capsys):
+    """Before a table is read or anything measured. A check measured for all its minutes, and raised an error then."""
     bench = SimpleNamespace(candidates=lambda *_: ["mpi"], may_choose=lambda *_: False, comm=SimpleNamespace(rank=0))
-    assert job._tune(argparse.Namespace(), bench, ["barrier"], [8], 1.0) == 2
+    assert job._measure(argparse.Namespace(check=check), bench, ["barrier"], [8], 1.0) == 2
     assert "error: --without, --mpi: they leave no algorithm of barrier" in capsys.readouterr().err
 
 

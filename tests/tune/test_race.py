@@ -131,6 +131,9 @@ class Simulated:
     def agreed(self, value):
         return value
 
+    def by_first(self, make):
+        return make()
+
     def lengths(self, collective, sizes):
         return sorted(set(sizes))
 
@@ -215,6 +218,35 @@ def test_what_is_left_out_may_not_be_chosen():
     bench = SimpleNamespace(without={"circulant", "mpi"}, mpi="all")
     allowed = [Bench.may_choose(bench, "allreduce", Candidate(name)) for name in ("circulant", "mpi", "ring")]
     assert allowed == [False, False, True]
+
+
+def test_only_rank_0_counts_what_calls_move():
+    """A linear algorithm on p ranks has p^2 messages; all ranks decide by what rank 0 tells."""
+    told = []
+
+    class First(Simulated):
+        def by_first(self, make):
+            told.append(make())
+            return told[-1]
+
+    class Other(Simulated):
+        def by_first(self, make):
+            return told.pop(0)
+
+        def load(self, *call):
+            raise AssertionError("another rank counted, too")
+
+    rows, models = [], []
+    for machine in (First(), Other()):
+        search = swept_on(machine, "scan")
+        for number in range(8):
+            search.visit(number, search.bench.now() + 0.2, lambda: None)
+        rows.append(search.rows())
+        models.append((search.models, search.errors, search.fitted))
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 2
+    assert models[0] == models[1]
+    assert told == []
 
 
 @pytest.mark.parametrize("seconds", [2, 0.2])
