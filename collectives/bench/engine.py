@@ -17,7 +17,7 @@ from .options import iterations, message_sizes
 from .pairs import Pair
 from .programs import Program
 from .results import Record, bandwidths
-from .settings import Setting, part, settings
+from .settings import Setting, largest_cache, part, settings
 from .table import columns, head, row
 from .timing import combine, sample
 from .workloads import Workload
@@ -233,6 +233,7 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
     from ..communicator import Communicator
 
     comm, shown, say = Communicator(plain), columns(program, args), printer(plain)
+    cache = largest_cache(plain)
     reuse = "in turn, out of the cache" if args.off_cache else "the same for every message"
     notes = [f"Ranks: {comm.size}. Buffers: private, {reuse}."]
     if program.form == "mbw_mr":
@@ -240,7 +241,7 @@ def _pairs(program: Program, args: argparse.Namespace, plain: MPI.Intracomm, rec
     for type_name in args.type:
         say(head(program, type_name, notes, shown, args.title))
         for nbytes in message_sizes(program, args):
-            setting = Setting(program, args, comm, None, type_name)
+            setting = Setting(program, args, comm, None, type_name, cache)
             itemsize = np.dtype(setting.dtype).itemsize
             if nbytes % itemsize:
                 continue
@@ -272,17 +273,27 @@ def _pair(setting: Setting, pair: Pair, nbytes: int) -> tuple[dict[str, Any], st
     values: dict[str, Any]
     if program.streams:
         both = program.form == "bibw"
-        found = comm.allgather(pair.windows(timed, warm, window, both))[: comm.size // 2]
-        messages = window * (1 + both) * len(found)  # of all pairs in the time of a window
-        rate = messages / float(np.mean(found))
-        values = {"bandwidth": rate * nbytes / 1e6, "rate": rate, "iterations": timed}
-        for percent in args.tail_lat or ():  # this part of the windows has the bandwidth or more
-            values[f"p{percent:g}"] = messages * nbytes / 1e6 / float(np.percentile(found, percent))
+        found = comm.gather(pair.windows(timed, warm, window, both))  # on rank 0 only: they may be many
+        messages = window * (1 + both)
+        values = comm.bcast(_rates(found[: comm.size // 2], messages, nbytes, args.tail_lat or ()) if found else {})
+        values["iterations"] = timed
     else:
-        samples = comm.allgather(pair.latency(timed, warm))[min(comm.rank, pair.peer)]
-        values, _ = _columns_values(setting, samples)
+        values, _ = _columns_values(setting, pair.latency(timed, warm))
     wrong = None
     if args.validation:
         receives = not pair.first or program.form not in ("bw", "mbw_mr")
         wrong = agreed(comm, pair.difference() if receives else None)
     return {**values, "validation": ("Fail" if wrong else "Pass") if args.validation else None}, wrong
+
+
+def _rates(windows: list[np.ndarray], messages: int, nbytes: int, percentiles: Iterable[float]) -> dict[str, Any]:
+    """The columns of a bandwidth, of all pairs together.
+
+    ``windows`` are the seconds of each pair's windows. A window has ``messages`` messages of ``nbytes`` bytes.
+    """
+    every = messages * len(windows)  # of all pairs in the time of a window
+    rate = every / float(np.mean(windows))
+    values = {"bandwidth": rate * nbytes / 1e6, "rate": rate}
+    for percent in percentiles:  # this part of the windows has the bandwidth or more
+        values[f"p{percent:g}"] = every * nbytes / 1e6 / float(np.percentile(windows, percent))
+    return values

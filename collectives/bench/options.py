@@ -34,8 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-f", "--full", action="store_true", help="also minimum and maximum over the ranks, and iterations")
     add("-m", "--message-size", type=_range, metavar="[MIN:]MAX",
         help="bytes of the messages, e.g. 4:1MiB (default 1:1MiB; 1:4MiB between two ranks)")  # fmt: skip
-    add("-i", "--iterations", type=_count(1), metavar="N", help="timed calls per size (default 1000; 100 above 8192 B)")
-    add("-x", "--warmup", type=_count(0), metavar="N", help="calls before those (default 100; 10 above 8192 B)")
+    add("-i", "--iterations", type=_count(1), metavar="N", help=f"timed calls per size (default {_repeats(0)})")
+    add("-x", "--warmup", type=_count(0), metavar="N", help=f"calls before those (default {_repeats(2)})")
     add("-M", "--mem-limit", type=number_of_bytes, default=512 << 20, metavar="BYTES",
         help="most memory for buffers of a process; sizes that need more are left out (default 512MiB)")  # fmt: skip
     add(
@@ -76,6 +76,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--title", choices=("collectives", "osu"), default="collectives",
         help="osu: a first line that begins '# OSU MPI', for scripts that look for it")  # fmt: skip
     add("--json", metavar="FILE", help="everything that was measured, with the machine described")
+
+
+def _repeats(first: int) -> str:
+    """The numbers of calls from place ``first`` of REPEATS on, of all programs, as text."""
+    programs = {USUAL: "", _LATENCY: "latency and multi_lat ", _STREAM: "bw, bibw and mbw_mr "}
+    return "; ".join(f"{who}{n[first]}, above {LARGE} B {n[first + 1]}" for n, who in programs.items())
 
 
 def check(program: Program, args: argparse.Namespace) -> None:

@@ -48,10 +48,10 @@ class Pair:
         return None
 
     def latency(self, iterations: int, warmup: int) -> np.ndarray:
-        """Seconds of one way, float64: half of each round trip on the pair's first rank. The other one answers and
-        returns an empty array.
+        """Seconds of one way, float64: half of each round trip, which the pair's first rank times.
 
-        Uses MPI_Send and MPI_Recv in turn. Reading the clock is subtracted, as in :func:`.timing.sample`.
+        The other rank answers, and is sent the times, so that both return them. Uses MPI_Send and MPI_Recv in turn.
+        Reading the clock is subtracted, as in :func:`.timing.sample`.
         """
         send, recv, peer = self.comm.Send, self.comm.Recv, self.peer
         now, slots = time.perf_counter_ns, len(self.sends)
@@ -67,8 +67,13 @@ class Pair:
             else:
                 recv(back, peer, TAG)
                 send(there, peer, TAG)
-        seconds = np.array(times[warmup:], np.float64) - clock_overhead()
-        return np.maximum(seconds, 0) * 0.5e-9
+        if not self.first:
+            seconds = np.empty(iterations)
+            recv(seconds, peer, TAG)
+            return seconds
+        seconds = np.maximum(np.array(times[warmup:], np.float64) - clock_overhead(), 0) * 0.5e-9
+        send(seconds, peer, TAG)
+        return seconds
 
     def windows(self, iterations: int, warmup: int, window: int, both_ways: bool = False) -> np.ndarray:
         """Seconds of each window of messages from the first rank to the other one, or in both directions.

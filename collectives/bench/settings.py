@@ -22,7 +22,7 @@ from .options import TYPES
 from .programs import Program
 from .workloads import PAGE, Workload, footprint, usable_count
 
-__all__ = ["Setting", "communicator", "part", "settings"]
+__all__ = ["Setting", "communicator", "largest_cache", "part", "settings"]
 
 _VARIABLE = "COLLECTIVES_ALGORITHM"
 plain_mpi = MPI.Intracomm  # the class for algorithm "mpi"; tests replace it by one with wrong results
@@ -33,13 +33,17 @@ MOST_PLANS = 64  # persistent requests, each of which may hold memory of the eng
 
 @dataclass
 class Setting:
-    """One table. ``algorithm``: as asked for, None if the library chooses. ``type_name``: a key of TYPES."""
+    """One table. ``algorithm``: as asked for, None if the library chooses. ``type_name``: a key of TYPES.
+
+    ``cache``: what :func:`largest_cache` returned.
+    """
 
     program: Program
     args: argparse.Namespace
     comm: Any
     algorithm: str | None
     type_name: str
+    cache: int
 
     @property
     def dtype(self) -> str:
@@ -53,12 +57,12 @@ class Setting:
         return usable_count(self.program.collective, nbytes // itemsize, self.comm.size)
 
     def sets(self, count: int, itemsize: int) -> int:
-        """Number of sets of buffers used in turn: with --off-cache, enough for twice the last-level cache."""
+        """Number of sets of buffers used in turn: with --off-cache, enough for twice the largest cache."""
         one = self.footprint(count, itemsize)
         if not self.args.off_cache or not one:
             return 1
         most = min(MOST_PLANS if self.program.form == "plan" else MOST_SETS, max(1, self.args.mem_limit // one))
-        return min(most, -(-2 * last_level_cache() // one))
+        return min(most, -(-2 * self.cache // one))
 
     def footprint(self, count: int, itemsize: int, sets: int = 1) -> int:
         """Bytes of the buffers on the rank that needs most, for any root."""
@@ -117,28 +121,37 @@ class Setting:
 
 def settings(program: Program, args: argparse.Namespace, plain: MPI.Intracomm) -> Iterator[Setting]:
     """The settings of all tables for the ranks of ``plain``."""
-    every = args.algorithm == "all"
+    every, cache = args.algorithm == "all", largest_cache(plain)
     for name in registry.algorithms(program.collective) if every else [args.algorithm]:
         if name == "mpi" and (args.heap or args.engine):
             continue
         if program.exchanges:
-            yield from _exchanges(program, args, plain, name)
+            yield from _exchanges(program, args, plain, name, cache)
             continue
         with communicator(plain, program.collective, name) as comm:
             if every and not _can_serve(comm, program.collective):
                 continue
             for type_name in args.type:
-                yield Setting(program, args, comm, name, type_name)
+                yield Setting(program, args, comm, name, type_name, cache)
+
+
+def largest_cache(comm: MPI.Intracomm) -> int:
+    """Bytes of the largest last-level cache of all ranks, on every rank. Collective.
+
+    With --off-cache it decides how many calls the ranks make, which must be equally many on machines that differ.
+    """
+    largest: int = comm.allreduce(last_level_cache(), MPI.MAX)
+    return largest
 
 
 def _exchanges(
-    program: Program, args: argparse.Namespace, plain: MPI.Intracomm, name: str | None
+    program: Program, args: argparse.Namespace, plain: MPI.Intracomm, name: str | None, cache: int
 ) -> Iterator[Setting]:  # fmt: skip
     """The settings of an exchange; its calls name their algorithm."""
     comm = plain_mpi(plain) if name == "mpi" else Communicator(plain)
     used = on_torus(comm, *(args.neighborhood or NEAREST)) if program.on_a_graph else comm
     for type_name in args.type:
-        yield Setting(program, args, used, name, type_name)
+        yield Setting(program, args, used, name, type_name, cache)
     if used is not comm:
         used.Free()
     if name != "mpi":

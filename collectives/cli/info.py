@@ -184,10 +184,13 @@ def _engines(mpi: Section, core: Section) -> Section:
 
 def _hosts(mpi: Section, engines: Section) -> Section:
     """The hosts of a job that has several, and the link between them as the ranks measured it; nothing for one host."""
-    if not engines["c"]["on"] or (mpi["ranks"] or 1) < 2:
+    if (mpi.get("ranks") or 1) < 2:
         return {}
     from mpi4py import MPI
 
+    why = engines["c"]["why"]
+    if not MPI.COMM_WORLD.allreduce(why is None, MPI.LAND):  # then no rank may make a communicator: some could not
+        return {"unknown": _where_off(MPI.COMM_WORLD.gather(why) or [])}
     from ..communicator.communicator import Communicator
     from ..runtime import links
 
@@ -205,6 +208,15 @@ def _hosts(mpi: Section, engines: Section) -> Section:
         "latency_us": round(1e6 * link.alpha, 1),
         "rate_mbit_per_s": round(8e-6 / link.beta, 1),
     }
+
+
+def _where_off(reasons: list[str | None]) -> str:
+    """On which ranks the engines are off, and why; ``reasons`` are those of all ranks, None where they are on."""
+    ranks: dict[str, list[str]] = {}
+    for rank, why in enumerate(reasons):
+        if why is not None:
+            ranks.setdefault(why, []).append(str(rank))
+    return "; ".join(f"the engines are off on rank {', '.join(off)}: {why}" for why, off in ranks.items())
 
 
 def _gpu(mpi: Section, core: Section) -> Section:

@@ -28,6 +28,12 @@ _OF_ALGORITHMS = (
     "local_beta", "rendezvous", "burst", "topology", "slow_rank", "slow_host", "picture", "goal",
 )  # fmt: skip
 _OF_STRATEGIES = ("option", "servers", "step", "straggler", "steps", "price")
+#: Options without a meaning for the text of a schedule, which has neither times of messages nor segments.
+_OF_TIMES = (
+    "segments", "in_flight", "alpha", "beta", "overhead", "local_alpha", "local_beta", "rendezvous", "burst",
+    "topology", "jitter", "seed", "slow_host", "json", "picture",
+)  # fmt: skip
+_OF_SHARED_HOSTS = ("placement", "order", "local_alpha", "local_beta")
 _COLUMNS = ("collective", "algorithm", "p", "hosts", "bytes", "time", "x bound", "messages", "by", "took")
 
 EPILOG = """\
@@ -131,14 +137,21 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_mode(args: argparse.Namespace) -> None:
     """ValueError for an option that would have no effect."""
-    if option := changed(args, _OF_ALGORITHMS if args.strategy else _OF_STRATEGIES):
-        raise ValueError(f"{option} has no effect {'with' if args.strategy else 'without'} --strategy")
+    useless = {
+        "with --strategy": _OF_ALGORITHMS if args.strategy else (),
+        "without --strategy": () if args.strategy else _OF_STRATEGIES,
+        "with --goal": _OF_TIMES if args.goal else (),
+        "without --segments": ("in_flight",) if args.segments == 1 else (),
+        "without --hosts": _OF_SHARED_HOSTS if args.hosts is None else (),
+        "without --jitter": () if args.jitter else ("seed",),
+    }
+    for where, names in useless.items():
+        if option := changed(args, names):
+            raise ValueError(f"{option} has no effect {where}")
 
 
 def _check_files(args: argparse.Namespace) -> None:
     """ValueError for a file that cannot be written, before anything is simulated; ImportError without matplotlib."""
-    if args.goal and (args.json or args.picture):
-        raise ValueError("--goal writes a schedule and simulates nothing: give no --json and no --picture with it")
     for path in filter(None, (args.goal, args.json, args.picture)):
         why = obstacle(path)
         if why:
@@ -257,8 +270,6 @@ def _export(algorithms: list[ScheduleAlgorithm], args: argparse.Namespace) -> in
 
     if len(algorithms) != 1 or len(args.sizes) != 1 or len(args.nbytes) != 1:
         raise ValueError("--goal writes one schedule: name one algorithm, one -p and one -n")
-    if args.segments != 1:
-        raise ValueError("--goal writes one segment: give no --segments")
     network = _network(args.sizes[0], args)
     with replacing(args.goal) as file:
         write(file, _in_order(algorithms[0], network, args)[0], network, args.nbytes[0], args.root)

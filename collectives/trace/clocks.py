@@ -44,10 +44,12 @@ def compare(comm: Any, domains: list[str]) -> Estimate | None:
     ``domains`` are the results of :func:`domain` on all ranks. The first rank of each domain exchanges messages with
     rank 0, one domain after the other. ``comm`` must be a communicator that only the library uses.
     """
+    leaders: dict[str, int] = {}
+    for rank, name in enumerate(domains):
+        leaders.setdefault(name, rank)
     found: dict[str, Estimate] = {}
-    for name in dict.fromkeys(domains):
-        leader = domains.index(name)
-        if name == domains[0]:
+    for name, leader in leaders.items():
+        if leader == 0:
             continue
         if comm.rank == 0:
             found[name] = _ask(comm, leader)

@@ -26,13 +26,15 @@ def draw(
 ) -> None:  # fmt: skip
     """Draw the events of a file (see ``perfetto.read``) to ``path``; ``window`` in ms, default the whole timeline.
 
-    ImportError without matplotlib; ValueError if the window has no events; OSError if ``path`` cannot be
-    written.
+    ImportError without matplotlib; ValueError if the window, or the timeline, has no events; OSError if ``path``
+    cannot be written.
     """
     drawing.require_matplotlib()
     begin, end = window or (0.0, about["seconds"] * 1e3)
     shown = [e for e in _with_ends(events) if e["end"] > begin and e["ts"] < end]
     if not shown:
+        if window is None:
+            raise ValueError("nothing to draw: no call and no span was recorded")
         raise ValueError(f"--window: nothing was recorded between {begin:g} and {end:g} ms")
     ranks = sorted({e["pid"] for e in shown})
     rows = _rows(shown)

@@ -60,12 +60,32 @@ def join(context: Any, path: str | None, most: int, anybody: bool) -> None:
     """Record the calls of a new communicator, if a timeline is asked for.
 
     ``path`` and ``most`` are rank 0's settings; ``anybody``: at least one rank records already. If none does, all ranks
-    begin together; otherwise each rank that does not record yet begins alone.
+    begin together; otherwise each rank that does not record yet begins alone. MemoryError as in ``_memory``.
     """
-    if _current is None and path:
-        Trace(None if anybody else context.internal, path, most, context.identity, world=True).begin()
+    if path:
+        recorder = _memory(context.internal, most)
+        if recorder is not None:
+            parent = None if anybody else context.internal
+            Trace(parent, path, most, context.identity, world=True).begin(recorder)
     if _current is not None:
         _current.attach(context)
+
+
+def _memory(comm: Any, most: int) -> _core.Recorder | None:
+    """Memory for ``most`` records; None if this process records already. Collective.
+
+    MemoryError on all ranks of ``comm`` if one has no memory: what the others call next would wait for that rank.
+    """
+    recorder, without = None, comm.size  # without: the lowest rank that has no memory
+    if _current is None:
+        try:
+            recorder = _core.Recorder(most, _passed_over)
+        except MemoryError:
+            without = comm.rank
+    without = comm.allreduce(without, MPI.MIN)
+    if without < comm.size:
+        raise MemoryError(f"rank {without} has no memory for a timeline of {most} calls and spans")
+    return recorder
 
 
 def leave() -> None:
@@ -102,7 +122,10 @@ class Trace:
     # From begin to end
 
     def __enter__(self) -> Trace:
-        """Begin; collective. ValueError on all ranks if the file cannot be written or a rank records already."""
+        """Begin; collective. ValueError on all ranks if the file cannot be written or a rank records already.
+
+        MemoryError on all ranks if one has no memory for the records.
+        """
         self.path = self._parent.bcast(os.path.abspath(self.path))
         told = self._parent.allgather(is_recording())
         why = self._parent.bcast(obstacle(self.path) if self.rank == 0 else None)
@@ -110,7 +133,9 @@ class Trace:
             why = f"rank {next(r for r, h in enumerate(told) if h)} records one already"
         if why is not None:
             raise ValueError(f"path: cannot record a timeline to {self.path!r}: {why}")
-        self.begin()
+        recorder = _memory(self._parent, self.most)
+        assert recorder is not None  # nobody records
+        self.begin(recorder)
         for context in peer_queries.contexts():
             self.attach(context)
         return self
@@ -125,10 +150,10 @@ class Trace:
         if why is not None:
             raise OSError(why)
 
-    def begin(self) -> None:
-        """Record from now on; collective if there is a ``parent``."""
+    def begin(self, recorder: _core.Recorder) -> None:
+        """Record from now on, in the memory of ``recorder``; collective if there is a ``parent``."""
         global _current
-        self.recorder = _core.Recorder(self.most, _passed_over)
+        self.recorder = recorder
         self.comm: Any = None if self._parent is None else self._parent.Dup()
         self._tell_ranks()
         self._ranks: Any = None

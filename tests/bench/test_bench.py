@@ -248,6 +248,17 @@ def test_defaults():
     assert [options.iterations(program, given, n) for n in (8, 1 << 20)] == [(7, 0), (7, 0)]
 
 
+def test_the_help_has_the_numbers_of_calls_of_all_programs(capsys):
+    with pytest.raises(SystemExit):
+        main("allreduce", ["-h"])
+    shown = " ".join(capsys.readouterr().out.split())
+    programs = {"default ": "allreduce", "latency and multi_lat ": "multi_lat", "bw, bibw and mbw_mr ": "mbw_mr"}
+    for head, name in programs.items():
+        short, long = (options.iterations(find(name), arguments(name), n) for n in (8192, 8193))
+        for few, many in zip(short, long, strict=True):
+            assert f"{head}{few}, above 8192 B {many}" in shown
+
+
 def test_ranges_and_types():
     assert sizes("-m", "32") == [1, 2, 4, 8, 16, 32]
     assert sizes("-m", "3:13") == [3, 6, 12]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import stand_in
@@ -179,6 +180,41 @@ def test_all_variables_that_are_read_are_known():
     text = "".join(file.read_text() for file in [*files, ROOT / "setup.py"] if file.name != "info.py")
     read = set(re.findall(r"""(?:environ\.get\(|environ\[|getenv\()["'](COLLECTIVES_\w+)""", text))
     assert read == set(info.VARIABLES)
+
+
+def test_ranks_without_the_core_are_named(monkeypatch):
+    """No rank makes a communicator then, since these could not."""
+    from mpi4py import MPI
+
+    from collectives.communicator import communicator
+
+    reasons = [None, "no core", "no transport", "no core"]
+
+    def allreduce(mine, op):
+        assert (mine, op) == (True, MPI.LAND)
+        return False
+
+    monkeypatch.setattr(MPI, "COMM_WORLD", SimpleNamespace(allreduce=allreduce, gather=lambda mine: reasons))
+    monkeypatch.setattr(communicator, "Communicator", lambda comm: pytest.fail("the other ranks make none"))
+    said = "the engines are off on rank 1, 3: no core; the engines are off on rank 2: no transport"
+    assert info._hosts({"ranks": 4}, {"c": {"on": True, "why": None}}) == {"unknown": said}
+
+
+WITHOUT = """
+import os, sys
+if os.environ["PMI_RANK"] == "1":
+    sys.modules["collectives.core._core"] = None
+from collectives.cli.commands import main
+sys.exit(main(["info", "--json"]))
+"""
+
+
+def test_a_job_with_a_rank_without_the_core():
+    done = mpiexec("mpich", 3, "-c", WITHOUT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    account = json.loads(done.stdout)
+    assert account["engines"]["c"]["on"]
+    assert account["hosts"]["unknown"].startswith("the engines are off on rank 1: import of collectives.core._core ")
 
 
 def test_lists_of_processors():

@@ -168,8 +168,8 @@ def test_what_cannot_be_cut_is_said(capsys):
         (("ring", "-p", "4,8", "--goal", "x"), "one schedule"),
         (("ring", "-p", "4", "--json", "/nowhere/x"), "no directory /nowhere"),
         (("ring", "-p", "4", "--hosts", "0"), "hosts"),
-        (("ring", "-p", "4", "--seed", "-1"), "seed"),
-        (("ring", "-p", "4", "--seed", str(1 << 64)), "seed"),
+        (("ring", "-p", "4", "--jitter", "0.1", "--seed", "-1"), "seed: expected"),
+        (("ring", "-p", "4", "--jitter", "0.1", "--seed", str(1 << 64)), "seed: expected"),
         (("ring", "-p", "4", "--jitter", "nan"), "jitter"),
         (("ring", "-p", "4", "--alpha=-1us"), "alpha"),
         (("ring", "-p", "4", "--beta", "1e400GB/s"), "not a rate"),
@@ -184,8 +184,6 @@ def test_what_cannot_be_cut_is_said(capsys):
         (("allgather/bruck", "-p", "4", "--segments", "0"), "--segments"),
         (("ring", "-p", "4", "--segments", str(10**9)), "do not fit in memory"),
         (("ring", "-p", "1", "--segments", str(10**12)), "do not fit in memory"),
-        (("ring", "-p", "4", "--goal", "x", "--segments", "2"), "one segment"),
-        (("ring", "-p", "4", "--goal", "x", "--json", "y"), "no --json"),
         (("reduce/binomial", "-p", "4", "--goal", "x", "--root", "4"), "no such root"),
         (("ring", "-p", "4", "--picture", "x.gif"), "expected a name"),
     ],
@@ -195,6 +193,48 @@ def test_usage_errors_say_what_is_wrong(capsys, words, said):
         main(["simulate", *words])
     assert left.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        *((("--goal", "x", "--hosts", "2", *words), "with --goal") for words in (
+            ("--segments", "2"), ("--in-flight", "8"), ("--alpha", "5us"), ("--beta", "1GB/s"), ("--overhead", "1us"),
+            ("--local-alpha", "1us"), ("--local-beta", "1GB/s"), ("--rendezvous", "1"), ("--burst", "1"),
+            ("--topology", "2:2"), ("--jitter", "0.1"), ("--seed", "2"), ("--slow-host", "1:2"), ("--json", "y"),
+            ("--picture", "y.svg"),
+        )),
+        (("--in-flight", "8"), "without --segments"),
+        (("--seed", "2"), "without --jitter"),
+        (("--placement", "cyclic"), "without --hosts"), (("--order", "own"), "without --hosts"),
+        (("--local-alpha", "1us"), "without --hosts"), (("--local-beta", "1GB/s"), "without --hosts"),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(capsys, tmp_path, monkeypatch, words, where):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(["simulate", "ring", "-p", "4", *words])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{words[-2]} has no effect {where}\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--fold", "1GB/s"), ("--slow-rank", "1:2"), ("--hosts", "2", "--order", "own"), ("--root", "1"),
+        ("--hosts", "2", "--placement", "cyclic"),
+    ],
+)  # fmt: skip
+def test_other_options_change_the_goal_text(capsys, tmp_path, words):
+    """So that only options without effect are refused; host after host, the order of ranks is another one."""
+    name = "reduce/binomial" if "--root" in words else "circulant"
+    every = {}
+    for more in (words[:2] if len(words) == 4 else (), words):
+        file = tmp_path / f"{len(more)}.goal"
+        assert run(capsys, name, "-p", "8", "-n", "8192", "--goal", str(file), *more)[0] == 0
+        every[more] = file.read_text()
+    assert len(set(every.values())) == 2
 
 
 def test_units():

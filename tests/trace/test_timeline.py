@@ -1,8 +1,11 @@
 """Ranks' records put together: who waits for whom, and clocks. The records are made up; one tick is one ns."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from collectives.trace import clocks
 from collectives.trace.timeline import EVENT, Part, calls
 
 
@@ -61,6 +64,29 @@ def test_offset_and_drift_of_a_clock():
     assert ahead.times(np.array([0, 5000, 10_000], np.uint64)).tolist() == [-1000, 3950, 8900]
     fast = part(1, 2, [], speed=2)  # a counter of 0.5 GHz
     assert fast.times(np.array([0, 2500, 5000], np.uint64)).tolist() == [0, 5000, 10_000]
+
+
+class Name(str):
+    """A name of a clock that counts how often names are compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_the_first_rank_of_each_clock_is_asked_and_found_quickly(monkeypatch):
+    """Comparisons are as many as ranks, not as ranks times hosts."""
+    domains, sent = [Name(f"host {rank // 4}") for rank in range(400)], []
+    monkeypatch.setattr(clocks, "_ask", lambda comm, leader: clocks.Estimate(0, leader, 1))
+    comm = SimpleNamespace(rank=0, bcast=lambda found, root: sent.append(found) or found)
+    assert clocks.compare(comm, domains) is None
+    assert {str(name): estimate.offset for name, estimate in sent[0].items()} == {
+        f"host {host}": 4 * host for host in range(1, 100)
+    }
+    assert Name.compared <= 2 * len(domains)
 
 
 def test_a_part_is_read_as_it_was_saved(tmp_path):

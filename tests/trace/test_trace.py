@@ -8,6 +8,7 @@ import sys
 import pytest
 from jobs import ROOT, mpiexec
 
+from collectives.cli.commands import main
 from collectives.trace import perfetto, report
 
 PROGRAM = ROOT / "tests/trace/programs/traced.py"
@@ -331,6 +332,20 @@ def test_a_picture(tmp_path):
     assert done.returncode == 2
     assert "nothing was recorded between 100000 and 100001 ms" in done.stderr
     assert command(path, "--svg", picture, "--window", "5:1").returncode == 2
+
+
+def test_a_picture_of_nothing(tmp_path, capsys):
+    """The error names an option only if it was given."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "t.json"
+    part = {"rank": 0, "host": "here", "clock": "own", "dropped": 0}
+    about = {"format": perfetto.FORMAT, "version": 1, "ranks": 1, "missing_ranks": [], "seconds": 1.0, "rank": [part]}
+    path.write_text(json.dumps({"traceEvents": [], "otherData": about}))
+    words = ["trace", str(path), "--svg", str(tmp_path / "t.svg")]
+    assert main(words) == 2
+    assert capsys.readouterr().err == "trace: error: nothing to draw: no call and no span was recorded\n"
+    assert main([*words, "--window", "0:5"]) == 2
+    assert "--window: nothing was recorded between 0 and 5 ms" in capsys.readouterr().err
 
 
 def test_files_that_are_something_else(tmp_path):
