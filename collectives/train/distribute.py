@@ -63,14 +63,12 @@ def distribute(
     if mesh is not None and comm is not None:
         raise TypeError("distribute takes comm or mesh, not both")
     strategy = AllReduce() if strategy is None else strategy
-    if not isinstance(strategy, Strategy):
-        raise TypeError(f"strategy must be an object of a class derived from train.Strategy, not {strategy!r}")
     if mesh is not None:
-        comm, strategy.whole, strategy.in_parts = mesh.data, mesh.comm, mesh.in_parts
+        comm = mesh.data
     if role_of(comm) is not None:
         raise RuntimeError("the servers of an earlier training are still set apart: end it by opt.strategy.close()")
     comm = communicator(comm)
-    model, handle = together(comm, lambda: _check(net, opt, strategy, comm, unused))
+    model, handle = together(comm, lambda: _check(net, opt, strategy, comm, mesh, unused))
     if mesh is not None:
         count_copies(net, model, mesh.tensor.size)
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
@@ -155,8 +153,14 @@ def _longest(comm: Any) -> int:
     return ON_ONE_MACHINE if len(machines) == 1 else LONGEST
 
 
-def _check(net: Any, opt: Any, strategy: Strategy, comm: Any, unused: str) -> tuple[Model, Handle]:
+def _check(
+    net: Any, opt: Any, strategy: Strategy, comm: Any, mesh: Mesh | None, unused: str
+) -> tuple[Model, Handle]:  # fmt: skip
     """The interface of network and optimizer. Raises TypeError or ValueError unless they can be distributed."""
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"strategy must be an object of a class derived from train.Strategy, not {strategy!r}")
+    if mesh is not None:
+        strategy.whole, strategy.in_parts = mesh.comm, mesh.in_parts
     model, handle = adapt(net, opt)
     if unused not in UNUSED:
         raise ValueError(f"unused must be one of {', '.join(UNUSED)}, not {unused!r}")

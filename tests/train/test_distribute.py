@@ -191,6 +191,12 @@ def test_what_is_no_strategy():
         with pytest.raises(TypeError, match="derived from train.Strategy, not"):
             train.distribute(*parts(), strategy, comm=MPI.COMM_SELF)
 
+    def on_rank(comm):
+        with pytest.raises(TypeError, match="derived from train.Strategy, not"):
+            train.distribute(*parts(), "allreduce" if comm.rank == 1 else train.AllReduce(), comm=comm)
+
+    threads.run(2, on_rank, timeout=10)
+
 
 def test_a_strategy_is_called_at_its_moments():
     calls = []

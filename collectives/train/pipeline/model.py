@@ -64,6 +64,7 @@ class StagesModel:
     def on_load(self, hook: Callable[[], None], parts: bool = False) -> None:
         """See `Model.on_load`."""
         self._loaded.append(hook)
+        self._inner.on_load(hook, parts)  # the program may load a state into a block of the rank's stages
 
     def describe(self) -> dict[str, Any]:
         """See `Model.describe`."""

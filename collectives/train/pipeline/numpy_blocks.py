@@ -103,6 +103,9 @@ class Layers:
         """Copies of all parameters by name."""
         return {p.name: p.data.copy() for p in self._parameters}
 
+    def register_load_state_dict_post_hook(self, hook: Callable[[Any], None]) -> None:
+        """Nothing: layers have no states of their own, and a pipeline tells of what is loaded into it."""
+
 
 class NumpyFramework:
     """This package's layers (see `Framework`). `dtype` is the type of the inputs of the model's layers."""

@@ -240,6 +240,25 @@ def test_a_branch_that_is_not_taken_has_a_gradient_of_zeros():
     assert_same(pipe.state_dict(), alone)
 
 
+@pytest.mark.parametrize("into", ["the pipeline", "its blocks"])
+def test_what_is_loaded_stays(into):
+    """DiLoCo took what was loaded into a block for the steps of a round, and moved on from there."""
+    mesh = train.Mesh(COMM, data=COMM.size)
+    net = torch.nn.Sequential(*blocks())
+    pipe = train.Pipeline(net, mesh.pipeline, micro_batches=2)
+    pipe, opt = train.distribute(pipe, torch.optim.SGD(pipe.parameters(), 0.0), train.DiLoCo(every=2), mesh=mesh)
+    if into == "the pipeline":
+        pipe.load_state_dict({name: array * 0 + 2 for name, array in pipe.state_dict().items()})
+    else:
+        for block in net:
+            block.load_state_dict({name: torch.full_like(array, 2.0) for name, array in block.state_dict().items()})
+    for _ in range(2):
+        opt.zero_grad()
+        pipe.step(X, Y, LOSS)
+        opt.step()
+    assert all((array == 2).all() for array in pipe.state_dict().values())
+
+
 @pytest.mark.parametrize("kind", [sgd, lambda parameters: torch.optim.Adam(parameters, 0.01)])
 def test_a_run_goes_on_on_another_mesh(kind):
     """With the optimizer's state, from stages to whole models and back."""
