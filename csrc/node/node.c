@@ -278,8 +278,8 @@ static int end_arrival(coll_node_call *c) {
             return COLL_ERR_MESSAGE;
         c->everything_shared &= p->arrival.input && (p->arrival.output || !coll_node_wants(c, q));
     }
-    if (c->everything_shared) { /* nothing is staged: segments are only what is done at once */
-        c->segment = elements_at_once(c) * (size_t)n->size;
+    if (c->everything_shared) {           /* nothing is staged: segments are only what is done at once */
+        c->segment = elements_at_once(c); /* of which each rank folds its part, from all ranks */
         c->segments = (int)((c->message.count + c->segment - 1) / c->segment);
     }
     c->state = c->everything_shared || bytes_of(c) > n->limits.read ? SLICES : READ;

@@ -198,9 +198,9 @@ static int copy_next(coll_node_call *c) {
     return 1;
 }
 
-/* Returns after folding AT_ONCE bytes, unless the vector is one segment. */
+/* Returns after reading AT_ONCE bytes to fold them, unless the vector is one segment. */
 int coll_node_slices(coll_node_call *c) {
-    size_t most = elements_at_once(c) * (size_t)c->node->size;
+    size_t most = elements_at_once(c);
     int before = c->reduced;
     for (int moved = 1; moved && (c->segments == 1 || (size_t)(c->reduced - before) * c->segment < most);) {
         coll_node_stage(c);

@@ -185,7 +185,8 @@ static int copy_from(coll_node_call *c, int q, size_t *moved) {
     return COLL_OK;
 }
 
-/* Take published segments from all ranks. The least number taken from a rank tells all senders what is free again. */
+/* Take published segments from all ranks, AT_ONCE bytes at most. The least number taken from a rank tells all senders
+ * what is free again. */
 static int copy_next(coll_node_call *c, size_t *moved) {
     coll_node *n = c->node;
     int least = ALL_TAKEN, before = c->reduced;
@@ -193,7 +194,7 @@ static int copy_next(coll_node_call *c, size_t *moved) {
         q = q + 1 < n->size ? q + 1 : 0;
         if (!takes(c, q, n->rank))
             continue;
-        int error = n->peers[q].taken == ALL_TAKEN ? COLL_OK : copy_from(c, q, moved);
+        int error = n->peers[q].taken == ALL_TAKEN || *moved >= AT_ONCE ? COLL_OK : copy_from(c, q, moved);
         if (error < 0)
             return error;
         least = n->peers[q].taken < least ? n->peers[q].taken : least;
@@ -240,7 +241,7 @@ static int fold_next(coll_node_call *c, size_t *moved) {
         return error;
     c->reduced++;
     publish(&own_area(n)->reduced.value, progress_of(c, c->reduced));
-    *moved += count * item;
+    *moved += count * item * (size_t)number;
     return from + count < to.count ? COLL_PENDING : COLL_OK;
 }
 

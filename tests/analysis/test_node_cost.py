@@ -64,13 +64,19 @@ def test_bytes_of_all_reduce(counter, p):
 
 @pytest.mark.parametrize("p", RANKS)
 def test_flags_of_long_calls(counter, p):
-    """Those of arrival, and for each segment one for what is staged and one for what is folded."""
+    """Those of arrival, and for each segment one for what is staged and one for what is folded.
+
+    Nothing is staged of arrays on heaps, of which so few bytes are folded at once that each rank has a segment here.
+    """
     segments = -(-p * 1024 // 4096)
     assert {rank["lines"] for rank in counter(p, 2048, read=4096)} == {p - 1}
-    assert {rank["lines"] for rank in counter(p, p * 1024, heap=True)} == {2 * (p - 1)}
+    direct = [rank["lines"] for rank in counter(p, p * 1024, heap=True)]
+    assert {rank["lines"] for rank in counter(p, 1024, heap=True)} <= {2 * (p - 1)}
+    assert min(direct) >= 2 * (p - 1)
+    assert max(direct) <= (1 + p) * (p - 1)
     found = [rank["lines"] for rank in counter(p, p * 1024)]
     assert min(found) >= 3 * (p - 1)
-    assert max(found) <= (1 + 2 * segments) * (p - 1)
+    assert max(found) <= (1 + 3 * segments) * (p - 1)  # a rank returns after each segment here, and may look again
     assert segments > 1 or set(found) == {3 * (p - 1)}
 
 

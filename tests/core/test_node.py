@@ -126,17 +126,21 @@ def test_ranks_that_give_up_in_random_interleavings(model):
     quit_sometimes(model, range(80))
 
 
-def die_sometimes(model: Path, seeds: range, ranks: tuple[int, ...]) -> None:
+def die_sometimes(model: Path, seeds: range, ranks: tuple[int, ...], longest: int = 6000, kinds: int = KINDS) -> None:
     """A rank dies at any moment: where the others come to a stop, one of them says that it waits for the dead one."""
     for seed, size in itertools.product(seeds, ranks):
-        assert "it is missed" in run(model, size, 1000, seed, 6000, KINDS, -1, timeout=60)
+        assert "it is missed" in run(model, size, 1000, seed, longest, kinds, -1, timeout=60)
 
 
 @pytest.mark.parametrize("seeds", [100, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_rank_that_dies_is_missed(model, seeds):
     die_sometimes(model, range(seeds), (2, 3, 5))
     die_sometimes(model, range(seeds // 15), (8, 18))
+    die_sometimes(model, range(seeds), (2, 3), *LONG)
 
+
+#: Vectors that fill the staging ring, in all-reduces.
+LONG = 20_000, 1
 
 #: Waits that a call must say it is in: (file, what stands there, what an author would write who overlooks one).
 OVERLOOKED = [
@@ -146,11 +150,11 @@ OVERLOOKED = [
 ]
 
 
-@pytest.mark.parametrize("mistake", [0, pytest.param(1, marks=pytest.mark.slow), 2])  # 1 takes half a minute to find
+@pytest.mark.parametrize("mistake", [0, pytest.param(1, marks=pytest.mark.slow), 2])  # 1 is rare
 def test_the_model_finds_overlooked_waits(tmp_path, objects, mistake):
     model = mistaken(tmp_path, objects, *OVERLOOKED[mistake])
     with pytest.raises(AssertionError):
-        die_sometimes(model, range(3000), (2, 3, 5))
+        die_sometimes(model, range(3000), (2, 3, 5), *(LONG if mistake == 1 else ()))
 
 
 #: What a rank that gives up, or one that looks on, must not leave out.
