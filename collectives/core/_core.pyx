@@ -16,6 +16,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strerror
 
 import array
+import functools
 import itertools
 import os
 import sys

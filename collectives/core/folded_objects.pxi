@@ -15,7 +15,7 @@ def reduce_objects(comm, obj, op, root, bint once, int most, sendable):
     collective = "allreduce" if r < 0 else "reduce"
     streams, buffers = in_turn(gather_unless_long, collective, comm, calls, pickled(obj), 0 if once else r, most)
     if not once and streams is not TOO_LONG:
-        return None if streams is None else folded(op, loaded(streams, buffers))
+        return None if streams is None else functools.reduce(op, loaded(streams, buffers))
     value = error = None
     try:
         if streams is TOO_LONG:
@@ -57,17 +57,10 @@ cdef int64_t bytes_of_all(const char *frames, size_t size) noexcept:
     return total
 
 
-cdef object folded(op, list objects):
-    value = objects[0]
-    for other in objects[1:]:
-        value = op(value, other)
-    return value
-
-
 cdef tuple folded_or_error(op, streams, buffers):
     """The objects folded, and None; or None and the error of an op, or of unpickling."""
     try:
-        return folded(op, loaded(streams, buffers)), None
+        return functools.reduce(op, loaded(streams, buffers)), None
     except Exception as e:
         return None, e
 
