@@ -92,7 +92,7 @@ def hierarchical(case: Case, endpoint: _core.Endpoint) -> Callable[[], tuple[_co
     from collectives.runtime.hierarchy_plans import hierarchy_plan
     from collectives.runtime.nodes import Nodes
 
-    _, joined = set_up(endpoint)[0]
+    _, joined = set_up(endpoint)()[0]
     nodes = Nodes.of(joined.nodes)
     op = SUM if registry.spec(case.collective).reduces or case.collective == "barrier" else None
     shape = Shape(case.collective, 0, case.nbytes, 1, BYTE, op, False)
@@ -115,10 +115,10 @@ def first_call(case: Case, endpoint: _core.Endpoint) -> tuple[_core.Plan, int]:
     return plan, len(made.steps)
 
 
-def set_up(endpoint: _core.Endpoint) -> tuple[Any, int]:
-    """Set up a communicator from what the ranks say of themselves; all ranks of the machine are in this process.
+def set_up(endpoint: _core.Endpoint) -> Callable[[], tuple[Any, int]]:
+    """A function that sets up a communicator from what the ranks say of themselves.
 
-    Returns what a communicator keeps of it, and 0.
+    All ranks of the machine are in this process. The function returns what a communicator keeps of it, and 0.
     """
     mpi4py.rc.initialize = False  # the modules below import mpi4py, but nothing here uses MPI
     from collectives.runtime import bootstrap, meeting, settings
@@ -136,14 +136,18 @@ def set_up(endpoint: _core.Endpoint) -> tuple[Any, int]:
             there, address = (f"{host:036}", *offer[1:]), address and address._replace(home=(f"{host:036}", 0, 0))
         theirs = mine._replace(machine=f"host{host}/{there[0]}", offer=there, address=address)
         frames[peer] = meeting.framed(pickle.dumps(theirs))
-    known = bootstrap.introduce(
-        rank, mine._replace(machine=f"host{rank // PER_HOST}/{offer[0]}"), meeting.unframed(frames)
-    )
-    del frames
-    joined = shared_memory.join(
-        rank, size, known.offers, area, lambda reach: itertools.repeat(reach, size), None, endpoint
-    )
-    return (known, joined), 0
+
+    def made() -> tuple[Any, int]:
+        this = mine._replace(machine=f"host{rank // PER_HOST}/{offer[0]}")
+        received = frames.copy()  # what a rank receives takes memory of its own
+        known = bootstrap.introduce(rank, this, meeting.unframed(received))
+        del received
+        joined = shared_memory.join(
+            rank, size, known.offers, area, lambda reach: itertools.repeat(reach, size), None, endpoint
+        )
+        return (known, joined), 0
+
+    return made
 
 
 def memory(name: str) -> int:
@@ -157,7 +161,7 @@ def memory(name: str) -> int:
 def prepared(case: Case | None, endpoint: _core.Endpoint) -> Callable[[], tuple[Any, int]]:
     """The function whose cost is that of a case, or of the set-up."""
     if case is None:
-        return functools.partial(set_up, endpoint)
+        return set_up(endpoint)
     if case.name == hierarchy.NAME:
         return hierarchical(case, endpoint)
     return functools.partial(first_call, case, endpoint)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import machine
+from .threads import start_without_signals
 
 __all__ = ["Conditions", "advice", "collect"]
 
@@ -83,7 +84,7 @@ def _allowed(otherwise: int) -> int:
 
     thread = threading.Thread(target=ask)
     try:
-        thread.start()
+        start_without_signals(thread)  # it may end a little after it is joined
     except RuntimeError:  # the limit of processes and threads is reached
         return otherwise
     thread.join()
