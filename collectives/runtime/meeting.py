@@ -34,6 +34,7 @@ from .reference import Message, Messages, Walk
 __all__ = ["FRAME", "Making", "framed", "meeting", "unframed"]
 
 FRAME = 576  # bytes of one frame: the length of a pickled object, and its first bytes
+PATIENCE = 30.0  # least timeout in seconds of a part, once all ranks have come: they could not undo it together
 _HEAD = np.dtype(np.int64).itemsize
 
 
@@ -189,11 +190,20 @@ class Making:
         made.request, made.ranks = request, self._ranks
         return made
 
+    def begin(self) -> Wait:
+        """All of it, now that the ranks have met; the parts have a longer timeout than the meeting if that is short."""
+        timeout = self.context.timeout
+        timeout = timeout if timeout is None else max(timeout, PATIENCE)
+        self.whole = Wait(self.run(), timeout, self.context.waits)
+        return self.whole
+
     def wait(self, request: MPI.Request, buffers: Any = None) -> None:
         """Wait for a part of it, for as long as the timeout allows each."""
+        timeout = None
         if self.whole is not None:
             self.whole.key = object()
-        self.context.wait_for_mpi(self.run(request, buffers))
+            timeout = self.whole.timeout
+        self.context.wait_for_mpi(self.run(request, buffers), timeout)
 
     def gather(self, comm: MPI.Intracomm, obj: Any) -> Iterator[Any]:
         """All-gather ``obj``; returns an iterator over all ranks' objects, which unpickles them one by one."""
@@ -275,8 +285,7 @@ def meeting(
         making.meet(by_engine)
     else:
         making.meet_some(members, tag)
-    making.whole = Wait(making.run(), asking.timeout, asking.waits)
-    with making.whole:
+    with making.begin():
         try:
             yield making
         except Exception:  # from MPI or an argument: all ranks raise it

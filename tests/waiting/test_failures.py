@@ -102,6 +102,31 @@ def test_a_first_communicator_that_times_out(mpi, late):
         assert "CollectiveTimeout: creating a Communicator on rank 0 of 2: not complete after 1 s" in output
 
 
+def test_ranks_that_set_up_a_communicator_may_be_slow(mpi):
+    """Once all have come: where one gave up, the others would have a communicator without it."""
+    code, output = run(mpi, """
+        from collectives.runtime import bootstrap
+        hello = bootstrap.hello
+
+        def late(*args):
+            time.sleep([0, 0.3, 0.6][rank])
+            return hello(*args)
+
+        bootstrap.hello = late
+        MPI.COMM_WORLD.Barrier()
+        for _ in range(100):
+            try:
+                comm = collectives.Communicator(MPI.COMM_WORLD)
+                break
+            except collectives.CollectiveTimeout:
+                pass
+        comm.timeout = 5
+        report("together", int(comm.allreduce(1)))
+    """, ranks=3, env={"COLLECTIVES_TIMEOUT": "0.2"}, preamble=PREAMBLE.rpartition("comm = ")[0])  # fmt: skip
+    assert code == 0, output
+    assert output.count("together 3") == 3, output
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_counts_that_differ(mpi, blocking):
     """The ranks that can see it raise CollectiveMismatch, the others end with them."""
