@@ -199,7 +199,9 @@ class _Keeps(InLowerCase):
         with self._context.blamed(self._run):
             done = self._has_passed(wait=False) and super().Test(status)
         if not done:
+            self._run.request = self  # a look may test it once more
             self._context.glance_at_mpi(self._run)
+            self._run.request = None
             return False
         self._context.end_glances(self._run)
         self._let_go()

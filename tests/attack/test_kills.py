@@ -174,9 +174,10 @@ def test_some_kills(check, mpi, seed):
     check(mpi, 3, seed)
 
 
-def test_a_kill_while_requests_are_tested(check):
+@pytest.mark.parametrize("mpi", ["openmpi", "impi"])
+def test_a_kill_while_requests_are_tested(check, mpi):
     """A program that waits by `Test` in a loop learns of it as one that waits by `Wait`."""
-    check("openmpi", 2, 0, kind=["9"])
+    check(mpi, 2, 0, kind=["9"])
 
 
 @pytest.mark.parametrize("kind", ["unequal blocks", pytest.param("made and freed", marks=pytest.mark.slow)])

@@ -13,7 +13,7 @@ PROGRAMS = ROOT / "tests/attack/programs"
 #: Open MPI 5.0.11 itself may crash if a rank dies while it makes a communicator.
 CRASHED = (
     r"Segmentation fault\n(.*\n)*?Current thread .*\n"
-    r'  File ".*/(mpi_context\.py", line \d+ in duplicate|derived\.py", line \d+ in _make)\n'
+    r'  File ".*/(mpi_context\.py", line \d+ in _made|derived\.py", line \d+ in _make)\n'
 )
 
 
