@@ -1,5 +1,6 @@
 """AllReduce in one process: arguments, the loss scale, sums of squares; between ranks: tests/mpi/test_train_sync.py."""
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -150,6 +151,28 @@ def test_a_scale_that_becomes_too_small_is_an_error():
     with pytest.raises(FloatingPointError, match="is not finite"):
         skip(1)
     assert strategy.skipped == 40
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "value"),
+    [("dynamic", "dynamic", 32768.0), (1.0, 1024.0, 1024.0), (1024.0, 1.0, 1.0), (1.0, "dynamic", 65536.0),
+     ("dynamic", 8.0, 8.0)],
+)  # fmt: skip
+def test_a_checkpoint_has_a_dynamic_scale_only(saved, loaded, value):
+    before, after = LossScale(saved), LossScale(loaded)
+    before.update(False)
+    after.load_state_dict(before.state_dict())
+    assert after.value == value
+
+
+def test_a_compression_serves_one_network():
+    """It keeps the residuals of that one's buckets."""
+    compression = train.Int8()
+    for one in range(2):
+        net = train.mlp((6,), 3, rng=np.random.default_rng(0))
+        strategy = train.AllReduce(compression=compression)
+        with contextlib.nullcontext() if one == 0 else pytest.raises(ValueError, match="serves another network"):
+            train.distribute(net, train.SGD(net.parameters(), 0.1), strategy, comm=MPI.COMM_SELF)
 
 
 @pytest.mark.filterwarnings("error")

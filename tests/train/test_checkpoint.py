@@ -156,6 +156,14 @@ def saved(tmp_path):
     return tmp_path / "one"
 
 
+def test_a_rank_that_sees_another_folder_does_not_call_it_corrupt(saved, monkeypatch):
+    """Else a file system that one machine has not mounted would cost the checkpoints."""
+    known = manifest.read_manifest(saved)
+    monkeypatch.setattr("collectives.train.checkpoint.reading.read_manifest", lambda _: known)
+    with pytest.raises(FileNotFoundError, match="all ranks need one folder"):
+        checkpoint.load(saved.parent / "elsewhere", COMM)
+
+
 def test_any_damaged_byte_is_found(saved):
     """In each file: a byte that is changed, one that is missing at the end, one that is added; a file that is gone."""
     for file in saved.iterdir():

@@ -24,6 +24,7 @@ from jobs import (
     start,
     torch_for,
 )
+from mpi4py import MPI
 from scripts import ABORT
 
 from collectives import PeerFailure, train
@@ -337,6 +338,22 @@ try:
 except (KeyError, RuntimeError) as error:
     print(comm.rank, type(error).__name__, error, flush=True)
 """
+
+
+def test_runs_one_after_the_other_guard_a_strategy(monkeypatch):
+    """The first one is over: it must not hear of failures in the second one, which it would wait to hear the end of."""
+    net = train.mlp((2,), 2, rng=np.random.default_rng(0))
+    _, opt = train.distribute(net, train.SGD(net.parameters(), 0.1), train.AllReduce(), comm=MPI.COMM_SELF)
+    comm = Mock(why_no_shrink=None, timeout=None)
+    first, second = Elastic(comm, {"opt": opt}), Elastic(comm, {"opt": opt})
+    monkeypatch.setattr(train.AllReduce, "before_step", Mock(side_effect=PeerFailure("rank 1 died")))
+    with first._guarding():
+        pass
+    with second._guarding():
+        assert opt.strategy.before_step() is False
+    assert (first.failure, str(second.failure)) == (None, "rank 1 died")
+    with pytest.raises(PeerFailure):
+        opt.strategy.before_step()
 
 
 def test_an_error_without_a_death_ends_the_run():

@@ -65,6 +65,14 @@ def test_the_best_may_be_the_least(tmp_path):
     assert run.best == {"value": 0.2, "step": 6}
 
 
+def test_the_best_of_another_metric_does_not_count(tmp_path):
+    go(tmp_path, parts(), epochs=1, best=("accuracy", "max"), evaluate=accuracies([0.9]))
+    run = go(tmp_path, parts(), epochs=2, evaluate=accuracies([0.1]), checkpoint_every=3)
+    assert run.best == {"value": 0.9, "step": 3}  # nothing is judged, and nothing lost
+    run = go(tmp_path, parts(), epochs=3, best=("accuracy", "min"), evaluate=accuracies([0.95]))
+    assert run.best == {"value": 0.95, "step": 9}
+
+
 def test_patience_ends_a_run_and_survives_it(tmp_path):
     values = [0.1, 0.5, 0.4, 0.5, 0.3, 0.9]
     options = {"best": ("accuracy", "max"), "patience": 3}

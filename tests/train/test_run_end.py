@@ -9,6 +9,7 @@ import sys
 import threading
 import types
 from collections import deque
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -140,11 +141,26 @@ def test_a_corrupt_checkpoint_is_set_aside(tmp_path, caplog):
     assert names(tmp_path) == ["corrupt-step-000000012-0", "step-000000010", "step-000000012"]
 
 
-def test_only_corrupt_checkpoints_are_an_error(tmp_path):
+def test_a_checkpoint_that_failed_is_written_by_the_next_call(tmp_path, monkeypatch):
+    state = parts()
+    run = train.Run(tmp_path, comm=COMM, state=state, checkpoint_every=1000, progress=None)
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+        patched.setattr("collectives.train.checkpoint.saver.write_part", Mock(side_effect=OSError("full")))
+        for _ in run.steps(state["data"], epochs=1):
+            pass
+    assert names(tmp_path) == []
+    assert list(run.steps(state["data"], epochs=1)) == []
+    assert names(tmp_path) == ["step-000000003"]
+
+
+def test_only_corrupt_checkpoints_are_an_error(tmp_path, caplog):
     go(tmp_path, parts(), checkpoint_every=100)
     damage(tmp_path / "checkpoints/train/step-000000006")
     with pytest.raises(ValueError, match="all checkpoints in .* are corrupt"):
         go(tmp_path, parts(), checkpoint_every=100)
+    with caplog.at_level(logging.WARNING, "collectives"):
+        assert go(tmp_path, parts(), checkpoint_every=100).resumed is None
+    assert "has corrupt checkpoints only: the run begins at step 0" in caplog.text
 
 
 def test_an_earlier_run_is_not_written_over(tmp_path):

@@ -290,6 +290,19 @@ def test_random_numbers_go_on_at_their_place_on_another_mesh(tmp_path, made, bef
         assert drawn == stream.generator.random(steps + 1)[-1]
 
 
+def test_random_numbers_of_ranks_that_were_numbered_anew_go_on(tmp_path):
+    """After an elastic run has lost rank 0, rank r has the stream that was rank r + 1's when the training began."""
+
+    def moved(mesh):
+        return train.Random(0, "noise", SimpleNamespace(rank=mesh.comm.rank + 1))
+
+    threads.run(2, lambda comm: draws(comm, {"data": 2}, moved, tmp_path, 1))
+    found = threads.run(2, lambda comm: draws(comm, {"data": 2}, of_data, tmp_path, 2))
+    for rank, drawn in enumerate(found):
+        stream = train.Random(0, "noise", SimpleNamespace(rank=rank + 1))
+        assert drawn == stream.generator.random(11)[-1]
+
+
 def test_the_place_of_a_rank_on_another_mesh():
     saved = {"pipeline": 2, "data": 2, "tensor": 2}
 

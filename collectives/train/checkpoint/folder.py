@@ -9,6 +9,7 @@ from pathlib import Path
 from ...files import made_folder
 from .writing import remove
 
+_ASIDE = "corrupt-"
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -45,10 +46,14 @@ class Folder:
         """The checkpoints that are complete, newest first."""
         return [self.path(step) for step in self.steps()]
 
+    def only_corrupt(self) -> bool:
+        """Whether all checkpoints that are here have been set aside as corrupt."""
+        return not self.steps() and any(self.root.glob(f"{_ASIDE}*"))
+
     def set_aside(self, checkpoint: Path) -> Path:
         """Rename a corrupt checkpoint, so that it is no longer one; its new place."""
         number = 0
-        while (place := self.root / f"corrupt-{checkpoint.name}-{number}").exists():
+        while (place := self.root / f"{_ASIDE}{checkpoint.name}-{number}").exists():
             number += 1
         os.rename(checkpoint, place)
         return place

@@ -9,7 +9,7 @@ from typing import Any
 from ..agree import communicator, on_rank_0, together
 from ..tensors import as_tensor
 from .arrays import type_of
-from .manifest import Corrupt, check_file, file_name, read_manifest
+from .manifest import NAME, Corrupt, check_file, file_name, read_manifest
 from .sharded import Piece, Stored
 from .slices import Block, StoredArray
 from .tensor_file import Place, places, read_tensor
@@ -127,6 +127,9 @@ def load(folder: str | Path, comm: Any = None) -> Checkpoint:
             for name, expected in found[comm.rank :: comm.size]:
                 check_file(folder, name, expected)
         except Corrupt as error:
+            if not (folder / NAME).exists():
+                what = f"{folder / NAME} is there for rank 0, and not for rank {comm.rank}: all ranks need one folder"
+                raise FileNotFoundError(what) from None
             return str(error)
         return None
 

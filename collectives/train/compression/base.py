@@ -61,6 +61,7 @@ class Compression(Generic[A]):
 
     def __init__(self) -> None:
         self.sent = 0
+        self.taken = False  # whether a network uses it
         self._areas: dict[int, A] = {}
         self._states: dict[int, Mapping[str, Any]] = {}  # of buckets that have no area yet
 

@@ -6,6 +6,7 @@ That needs a launcher that lets the other ranks live: Open MPI's ``mpiexec --wit
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -84,8 +85,19 @@ class Elastic:
         for strategy in self._strategies:
             if type(strategy).resize is Strategy.resize:
                 raise ValueError(f"elastic: {type(strategy).__name__} cannot go on with other ranks than it began with")
+
+    @contextlib.contextmanager
+    def _guarding(self) -> Iterator[None]:
+        """Within this context, strategies take note of failures instead of raising them."""
+        for strategy in self._strategies:
             for name in GUARDED:
                 setattr(strategy, name, self._guarded(getattr(strategy, name)))
+        try:
+            yield
+        finally:
+            for strategy in self._strategies:
+                for name in GUARDED:
+                    vars(strategy).pop(name, None)
 
     def _end_process(self) -> None:
         """The program ends within `steps`."""
@@ -126,18 +138,19 @@ class Elastic:
             raise ValueError("with replace_ranks, a program has one call of steps: new processes join there")
         enter: Callable[[], None] = self._join if self.joins else functools.partial(self._commit, self.comm)
         atexit.register(self._end_process)
-        while True:
-            try:
-                enter()
-                yield from begin()
-                self.raise_failure()
-            except Exception as error:
-                self._note(error)
-            if self._agree(self.failure is None):
-                atexit.unregister(self._end_process)
-                return
-            self._recover()
-            enter = self.comm.Barrier
+        with self._guarding():
+            while True:
+                try:
+                    enter()
+                    yield from begin()
+                    self.raise_failure()
+                except Exception as error:
+                    self._note(error)
+                if self._agree(self.failure is None):
+                    atexit.unregister(self._end_process)
+                    return
+                self._recover()
+                enter = self.comm.Barrier
 
     def raise_failure(self) -> None:
         """Raise the failure that was noted in this step, if there was one."""

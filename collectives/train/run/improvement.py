@@ -27,6 +27,7 @@ class Improvement:
         self._mode = "max"
         if best is not None:
             self._metric, self._mode = best
+        self._of = self._metric, self._mode  # of what `best` is; a run that judges nothing keeps that of another one
         self._patience = patience
         self.best: dict[str, Any] | None = None
         self.checkpoint: int | None = None  # the step of the checkpoint that has the best
@@ -58,11 +59,17 @@ class Improvement:
         return self._patience is not None and self._since >= self._patience
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value, and the epochs since."""
-        return {"best": self.best, "since": self._since, "checkpoint": self.checkpoint}
+        """The best value, of which metric it is, and the epochs since."""
+        metric, mode = self._of
+        return {
+            "best": self.best, "since": self._since, "checkpoint": self.checkpoint, "metric": metric, "mode": mode,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a state that `state_dict` returned."""
+        """Take a state that `state_dict` returned; values of another metric are nothing to go by."""
         best, since = fields("Improvement", state, best=lambda best: best, since=int)
-        self.best, self._since = best, since
+        of = state.get("metric", self._metric), state.get("mode", self._mode)
+        if self._metric is not None and of != self._of:
+            return
+        self.best, self._since, self._of = best, since, of
         self.checkpoint = state.get("checkpoint", None if best is None else best["step"])

@@ -76,7 +76,8 @@ class Keeping:
     def advance(self, vote: Vote) -> None:
         """See `Saver.advance`."""
         if self._saver is not None:
-            self._saver.advance(vote.failed, vote.written)
+            with self._looking():
+                self._saver.advance(vote.failed, vote.written)
 
     def counts(self, step: int) -> bool:
         """Whether a checkpoint is due after `step` by the number of steps."""
@@ -109,7 +110,18 @@ class Keeping:
     def finish(self) -> None:
         """Wait for the checkpoints under way; see `Saver.finish`."""
         if self._saver is not None:
-            self._saver.finish()
+            with self._looking():
+                self._saver.finish()
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look which checkpoints there are if some could not be written, which all ranks raise."""
+        assert self._saver is not None
+        try:
+            yield
+        except (OSError, TypeError, ValueError):
+            self._saved = set(on_rank_0(self._comm, self._saver.folder.steps))
+            raise
 
     def settle(self) -> None:
         """Wait for what this rank is writing, so that a run that begins now in the same folder does not meet it."""
@@ -185,6 +197,11 @@ class Keeping:
             return checkpoint.step
         if paths and wanted:
             raise ValueError(f"all checkpoints in {folder.root} are corrupt")
+        if wanted and on_rank_0(comm, folder.only_corrupt) and comm.rank == 0:
+            logging.getLogger("collectives").warning(
+                "%s has corrupt checkpoints only: the run begins at step 0; to use one again, give it its old name",
+                folder.root,
+            )
         return None
 
     def _check_name(self, checkpoint: Checkpoint) -> None:

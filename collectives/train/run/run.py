@@ -69,9 +69,10 @@ class Run:
 
     While `steps` runs, SIGTERM and SIGUSR1 on any rank make all ranks stop after the same step; then a checkpoint is
     written if there are `out` and `state`. Between the micro-batches of a step (``no_sync``) steps do not stop, and
-    nothing is saved: that waits until no rank is within a step. ``stopped`` says why steps ended early: "SIGTERM",
-    "SIGUSR1", "patience", or None. ``resumed`` is the step of the checkpoint from which this run goes on, or None.
-    ``comm`` is the communicator; in an elastic run it is another one after a loss of ranks.
+    nothing is saved: that waits until no rank is within a step. If the last batch, or ``patience``, ends a run within
+    one, its last checkpoint lacks what the micro-batches of that step have added up. ``stopped`` says why steps ended
+    early: "SIGTERM", "SIGUSR1", "patience", or None. ``resumed`` is the step of the checkpoint from which this run goes
+    on, or None. ``comm`` is the communicator; in an elastic run it is another one after a loss of ranks.
 
     `comm` may have servers (see `train.ParameterServer`), which `distribute` has set apart before the run is made. The
     run is then that of the ranks that train, and loaders in `state` are dealt to these; ``trains`` says whether this

@@ -286,7 +286,7 @@ def restore(found: Mapping[str, Member], checkpoint: Checkpoint, comm: Any, save
                     f"{checkpoint.folder} is of a mesh of {named(saved)}, this run of a mesh of {named(mine)}: {key} "
                     "has arrays of each rank's own, and goes on on the same mesh only"
                 )
-            if not _is_own_stream(found[key].thing, loaded[key]):
+            if saved != mine and not _is_own_stream(found[key].thing, loaded[key]):
                 loaded[key] = None
         return loaded
 

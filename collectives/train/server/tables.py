@@ -176,7 +176,11 @@ class Table:
             raise ValueError(f"the state is of rows of {state['width']} elements, the table of {self.width}")
         start, stop = self._mine()
         keys = np.arange(start, stop)
-        found = [self._part_of(leaf, start * self.width, stop * self.width) for leaf in arrays]
+        try:
+            found = [self._part_of(leaf, start * self.width, stop * self.width) for leaf in arrays]
+        except Exception:
+            self._connected.meet()  # the other workers wait there
+            raise
         for array, data in enumerate(found):
             rows = data.reshape(-1, self.width)
             for shard, at in self._cut(keys):

@@ -45,7 +45,8 @@ class AllReduce(Strategy):
       are by bucket, and None is 1 MiB on any machines. A state fits only where buckets are as long as before.
     * `algorithm`: name of an all-reduce algorithm, for a communicator whose ``Iallreduce`` takes one. By default the
       communicator chooses.
-    * `compression`: what exchanges the gradients instead of all-reduces, for example ``train.PowerSGD(rank=2)``.
+    * `compression`: what exchanges the gradients instead of all-reduces, for example ``train.PowerSGD(rank=2)``. An
+      object serves one network.
     * `clip_norm`: if the Euclidean norm of the whole gradient is larger, the gradient is multiplied by
       ``clip_norm / norm`` (Pascanu et al. 2013, algorithm 1). ``norm`` is that of the last step, before clipping.
     * `nonfinite`: what happens if the mean gradient has elements that are infinite or not a number. "raise" (default):
@@ -53,8 +54,9 @@ class AllReduce(Strategy):
       step, and ``skipped`` counts it. "allow": nothing.
     * `shard`: ZeRO (Rajbhandari et al. 2020). With 1 (sec. 5.1), each rank has the optimizer's state of a p-th of every
       bucket, and steps that. With 2 (sec. 5.2), a rank keeps gradients of its p-th only, and sends in every backward
-      pass, also within `no_sync`. The optimizer must work element by element, as SGD and Adam do. Its state becomes
-      `checkpoint.Shard` leaves, which any number of ranks can load. The default, 0, shards nothing.
+      pass, also within `no_sync`: all ranks must run as many, on 0 samples where one has none. The optimizer must work
+      element by element, as SGD and Adam do. Its state becomes `checkpoint.Shard` leaves, which any number of ranks can
+      load. The default, 0, shards nothing.
     * `loss_scale`: the factor of `scale`, a number (default 1) or "dynamic". Steps divide by it. "dynamic" begins at
       65536, is halved after a step whose gradients were not finite, and doubled after 2000 steps without one.
 
@@ -100,6 +102,8 @@ class AllReduce(Strategy):
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise ValueError unless network and optimizer can be used."""
+        if self.compression is not None and self.compression.taken:
+            raise ValueError("this compression serves another network already; each one needs an object of its own")
         short = narrow(model)
         if short is not None and not averages(comm):
             raise ValueError(f"parameter {short} has 16 bits, which needs a collectives.Communicator")
@@ -116,6 +120,8 @@ class AllReduce(Strategy):
     def setup(self, net: Any, opt: Any, comm: Any) -> None:
         """See `Strategy.setup`."""
         super().setup(net, opt, comm)
+        if self.compression is not None:
+            self.compression.taken = True
         self._number = self._ranks.bcast(next(_NUMBERS), root=0)
         self._begin(comm)
         self._divide(comm)

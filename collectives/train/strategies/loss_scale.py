@@ -40,9 +40,11 @@ class LossScale:
             self.value, self.good = self.value * 2, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The factor, and the number of good steps since it changed."""
-        return {"value": self.value, "good": self.good}
+        """The factor, whether it is dynamic, and the number of good steps since it changed."""
+        return {"value": self.value, "good": self.good, "dynamic": self.dynamic}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        self.value, self.good = fields("LossScale", state, value=float, good=int)
+        """Restore a state; a factor that is not dynamic, or was not, is that of the program."""
+        value, good = fields("LossScale", state, value=float, good=int)
+        if self.dynamic and state.get("dynamic", True):
+            self.value, self.good = value, good

@@ -1,6 +1,7 @@
 """States of tables on servers: what fits, what does not, and what goes on from them. On ranks that are threads."""
 
 import functools
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -58,6 +59,29 @@ def test_a_state_of_another_table_is_refused(shape, why):
         opt.strategy.close()
 
     threads.run(2, on_rank, timeout=60)
+
+
+def test_a_state_that_one_worker_cannot_read_is_its_error():
+    """The other worker does not wait for it."""
+
+    def on_rank(comm):
+        found = saved(comm, train.Table(6, 2, scale=1.0))
+        table = train.Table(6, 2)
+        _, opt = begun(comm, table=table)
+        told = None
+        if opt.strategy.worker:
+            state = found[0]
+            if comm.rank == 1:
+                unreadable = Mock(shape=(12,), read=Mock(side_effect=OSError("no disk")))
+                state = {**state, "arrays": [unreadable for _ in state["arrays"]]}
+            try:
+                table.load_state_dict(state)
+            except OSError as error:
+                told = str(error)
+        opt.strategy.close()
+        return told
+
+    assert threads.run(3, on_rank, timeout=60).count("no disk") == 1
 
 
 def test_a_state_of_another_type_is_converted():
