@@ -34,7 +34,7 @@ from .reference import Message, Messages, Walk
 __all__ = ["FRAME", "Making", "framed", "meeting", "unframed"]
 
 FRAME = 576  # bytes of one frame: the length of a pickled object, and its first bytes
-PATIENCE = 10.0  # least timeout in seconds of a part, once all ranks have come: they could not undo it together
+PATIENCE = 5.0  # least timeout in seconds of a part, once all ranks have come: they could not undo it together
 _HEAD = np.dtype(np.int64).itemsize
 
 
