@@ -118,10 +118,11 @@ class MPIQueries:
             found |= refusing({rank: self._ports[rank] for rank in known[at : at + AT_ONCE]}, ANSWERING)
         return sorted(found)
 
-    def any_refused(self) -> bool:
-        """Whether the port of any rank refuses a connection; at most 256 ports are tried."""
-        unsure = [rank for rank in list(self._ports)[:AT_ONCE] if not seen_open(self._ports[rank])]
-        return len(self._open(unsure)) < len(unsure)
+    def any_died(self) -> bool:
+        """Whether the port of any rank's process refuses a connection; at most 256 ports are tried."""
+        some = list(self._ports.items())[:AT_ONCE]
+        unsure = {rank: there for rank, there in some if not seen_open(there)}
+        return bool(refusing(unsure, ANSWERING, of_process=True))
 
     def _open(self, ranks: list[int]) -> list[int]:
         """Those of ``ranks`` whose ports do not refuse a connection, or that have no known port."""

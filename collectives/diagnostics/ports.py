@@ -1,15 +1,17 @@
-"""Detection of ended processes on other machines: each process has a TCP port, which closes when the process ends.
+"""Detection of ended processes on other machines: each process has two TCP ports, of which one closes when its program
+ends, before MPI_Finalize, and the other one when the process ends.
 
 The system that a connection reaches accepts it for the process, or refuses it if the port is closed. The process takes
-no connection and reads nothing; the port is open on all addresses of a machine. A refusal may come from a wrong machine
-that has the same private address, and a network may drop it. So a refusal alone ends no call: it only stops messages to
-the rank, and decides at a timeout whether a rank that has not come counts as dead.
+no connection and reads nothing; the ports are open on all addresses of a machine. A refusal may come from a wrong
+machine that has the same private address, and a network may drop it. So a refusal alone ends no call: it only stops
+messages to the rank, and decides at a timeout whether a rank that has not come counts as dead.
 
 UDP would not do: Linux sends a machine one refusal of a datagram per second (icmp_ratelimit), however many ranks ask.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import select
 import socket
@@ -31,16 +33,19 @@ _seen_open: dict[Port, float] = {}
 
 
 class Port(NamedTuple):
-    """The IP addresses of a process's machine, and the number of the process's TCP port."""
+    """The IP addresses of a process's machine, and the numbers of two TCP ports: that of the process's program, which
+    closes with it, and that of the process."""
 
     addresses: tuple[str, ...]
     port: int
+    of_process: int
 
 
 def port() -> Port | None:
-    """This process's port, which the first call opens; None if the system does not allow it."""
+    """This process's ports, which the first call opens; None if the system does not allow it."""
     try:
-        return Port(tuple(machine.addresses()), _own.get().getsockname()[1])
+        numbers = (own.get().getsockname()[1] for own in (_of_program, _of_process))
+        return Port(tuple(machine.addresses()), *numbers)
     except OSError:
         return None
 
@@ -57,7 +62,14 @@ def _open() -> socket.socket:
     return made
 
 
-_own = OwnSocket(_open)
+def _open_to_the_end() -> socket.socket:
+    """Such a socket, which stays open when the interpreter has ended, as long as the process is in MPI_Finalize."""
+    made = _open()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made
+
+
+_of_program, _of_process = OwnSocket(_open), OwnSocket(_open_to_the_end)
 
 
 def seen_open(there: Port) -> bool:
@@ -70,10 +82,11 @@ def note_open(ports: Iterable[Port]) -> None:
     _seen_open.update(dict.fromkeys(ports, time.monotonic()))
 
 
-def refusing(ports: Mapping[int, Port], seconds: float) -> set[int]:
+def refusing(ports: Mapping[int, Port], seconds: float, of_process: bool = False) -> set[int]:
     """The ranks whose ports refuse a connection now; ranks whose machines do not answer within ``seconds`` do not.
 
-    A port that is open on one of its addresses does not refuse.
+    A port that is open on one of its addresses does not refuse. ``of_process``: the processes' ports are meant, not
+    those of their programs.
     """
     try:
         own = set(machine.addresses())
@@ -83,7 +96,7 @@ def refusing(ports: Mapping[int, Port], seconds: float) -> set[int]:
     for rank, there in ports.items():
         for address in there.addresses:
             if address not in own:
-                probes.begin(rank, address, there.port)
+                probes.begin(rank, address, there.of_process if of_process else there.port)
     return probes.result(time.monotonic() + seconds)
 
 

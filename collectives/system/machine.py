@@ -136,7 +136,7 @@ def _cgroups() -> Iterator[Path]:
     yield CGROUPS
     try:
         lines = OWN_CGROUPS.read_text().splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers and "cpu" not in controllers.split(","):
@@ -148,8 +148,8 @@ def _cgroups() -> Iterator[Path]:
 
 def _quota(folder: Path) -> float:
     """CPU quota of one control group, in cores."""
-    names = ["cpu.max"] if (folder / "cpu.max").exists() else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
     try:
+        names = ["cpu.max"] if (folder / "cpu.max").exists() else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         quota, period = " ".join((folder / name).read_text() for name in names).split()
         cores = float(quota) / float(period)
     except (OSError, ValueError):  # no such file; or "max", no limit

@@ -81,7 +81,7 @@ class Waiting(GivingUp):
 
     def misses_some(self) -> bool:
         """Whether some ranks are known not to reach MPI_Finalize."""
-        return bool(self.dead(0.0)) or self.mpi_queries is not None and self.mpi_queries.any_refused()
+        return bool(self.dead(0.0)) or self.mpi_queries is not None and self.mpi_queries.any_died()
 
     def meanwhile(self) -> None:
         """What else this rank does in each 20 ms of a long wait, for who replaces it; what it raises ends the call."""

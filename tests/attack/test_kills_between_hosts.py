@@ -60,6 +60,16 @@ def kill(mpi, hosts, folder, collective, tally, each):
     assert job.left == 0
 
 
+@pytest.mark.slow
+def test_a_rank_whose_program_has_ended_is_not_dead(mpi, hosts, tmp_path, tally):
+    """It waits in MPI_Finalize for the one that ends last, and so do the others."""
+    tally.trials += 1
+    with Job(mpi, hosts, tmp_path, "", "", program="ends_apart.py") as job:
+        job.join()
+    assert {rank for rank, told in job.told().items() if told.get("ended")} == {0, 1, 2}, job.output
+    assert (job.code, job.left) == (0, 0), job.output
+
+
 def test_a_dead_rank_gets_no_answer(mpi, hosts, tmp_path, tally):
     tally.trials += 1
     with Job(mpi, hosts, tmp_path, "", "", LIVE_ON[mpi], program="asked_and_died.py") as job:
