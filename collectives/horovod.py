@@ -127,6 +127,7 @@ class _Distributed:
 
     def _distribute(self, params: list[torch.Tensor], compression, passes: int, op) -> None:
         self._compression, self._op, self.backward_passes_per_step, self._reduced = compression, op, passes, False
+        self._fresh = True  # whether step() is to reduce: unless synchronize() has, and no backward pass came after it
         self._buckets: list[list[torch.Tensor]] = []
         self._index: dict[torch.Tensor, int] = {}  # number of each parameter's bucket
         filled, alike = 0, None
@@ -143,10 +144,13 @@ class _Distributed:
         self._passes: Counter[torch.Tensor] = Counter()
         self._missing = [len(bucket) for bucket in self._buckets]
         self._begun: list[tuple[torch.Tensor, torch.dtype, dist.Work]] = []  # of the buckets that are under way
+        self._sent: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # their gradients, and the versions of these
 
     def _arrived(self, param: torch.Tensor) -> None:
         self._passes[param] += 1
+        self._fresh = True
         if self._passes[param] > (most := self.backward_passes_per_step):
+            self._sent = []  # this pass has changed the gradient, which is said here
             raise RuntimeError(f"more backward passes before step() than backward_passes_per_step={most}")
         self._missing[self._index[param]] -= self._passes[param] == self.backward_passes_per_step
         while len(self._begun) < len(self._buckets) and not self._missing[len(self._begun)]:
@@ -156,18 +160,25 @@ class _Distributed:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         if any(grad.layout is not torch.strided for grad in grads):
             raise TypeError("a sparse gradient, as of Embedding(sparse=True): DistributedOptimizer takes dense ones")
+        self._sent += [(p, p.grad, p.grad._version) for p in bucket if p.grad is not None]
         small, ctx = self._compression.compress(torch.cat([grad.reshape(-1) for grad in grads]))
         self._begun.append((small, ctx, dist.all_reduce(small, op=self._op, async_op=True)))
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, e.g. to clip them. Then ``step`` inside :meth:`skip_synchronize`.
 
-        RuntimeError for a gradient that is in no bucket: of a parameter that was added or unfrozen later.
+        RuntimeError for a gradient that is in no bucket: of a parameter that was added or unfrozen later; and for one
+        that was changed, e.g. unscaled or clipped, between ``backward`` and this call, since it was being reduced.
         """
         held = [p for group in self.param_groups for p in group["params"]]  # type: ignore[attr-defined]
         if late := [number for number, p in enumerate(held) if p.grad is not None and p not in self._index]:
             why = "were frozen, or not there, when DistributedOptimizer was called: freeze them after that"
             raise RuntimeError(f"the gradients of the optimizer's parameters {late} are not reduced, since these {why}")
+        if any(param.grad is not grad or grad._version != version for param, grad, version in self._sent):
+            raise RuntimeError(
+                "a gradient was changed after backward(), while it was being reduced: call synchronize() before that, "
+                "and step() inside skip_synchronize()"
+            )
         for bucket in self._buckets[len(self._begun) :]:
             self._start(bucket)
         for bucket, (small, ctx, work) in zip(self._buckets, self._begun, strict=True):
@@ -176,11 +187,13 @@ class _Distributed:
             for param, part in zip(bucket, parts, strict=True):
                 param.grad = part.view_as(param)
         self._reset()
+        self._fresh = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients; RuntimeError after a backward pass, until ``step`` or :meth:`synchronize`."""
         if self._passes:
             raise RuntimeError("zero_grad: the gradients are being reduced; call step() or synchronize() before it")
+        self._fresh = True
         super().zero_grad(set_to_none)  # type: ignore[misc]
 
     @contextlib.contextmanager
@@ -195,8 +208,9 @@ class _Distributed:
     def _before_step(self, args, kwargs) -> None:
         if (args[1] if len(args) > 1 else kwargs.get("closure")) is not None:
             raise ValueError("closure: gradients made inside step() are not reduced; call backward() before it")
-        if not self._reduced:
+        if not self._reduced and self._fresh:
             self.synchronize()
+        self._fresh = True
 
 
 def DistributedOptimizer(

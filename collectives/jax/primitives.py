@@ -184,9 +184,8 @@ def _batch(operands: Any, axes: Any, *, call: Call) -> tuple[list[Any], list[int
     name = call.function
     if name == "send":
         raise NotImplementedError(f"{__package__}.send: under vmap recv cannot know the batch; sendrecv can")
-    if name != "replicated":
-        blocks = name in ("reduce_scatter", "alltoall") or name == "scatter" and call.here
-        x, axis = jnp.moveaxis(x, axis, int(blocks)), int(name in ("allgather", "gather", "alltoall"))
+    blocks = name in ("reduce_scatter", "alltoall") or name == "scatter" and call.here
+    x, axis = jnp.moveaxis(x, axis, int(blocks)), int(name in ("allgather", "gather", "alltoall"))
     if call.like is not None:
         shape, dtype = call.like
         call = Call(**{**vars(call), "like": ((x.shape[0], *shape), dtype)})

@@ -48,14 +48,14 @@ class Stranger(MPIWaiting):
     begun = 0
     _known: MPIWaiting | None = None
 
-    def __init__(self, comm: MPI.Intracomm):
+    def __init__(self, comm: MPI.Intracomm, timeout: float | None = None):
         self.internal = comm
         self.set_group(comm.rank, comm.size)
         self.neighbours, self.left, self.waits, self.tested = {}, {}, [], {}
         self.yield_at_once = True  # there may be more ranks than cores
         self.identity = f"stranger {id(self)}"  # other ranks do not know this name
         try:
-            self.timeout = timeout_from_environment()
+            self.timeout = timeout_from_environment() if timeout is None else timeout
         except ValueError:  # rank 0's setting is checked later, when all ranks can raise the error
             self.timeout = None
         try:
@@ -261,18 +261,19 @@ class Making:
 @contextlib.contextmanager
 def meeting(
     what: str, comm: MPI.Intracomm, context: Any = None, members: Sequence[int] | None = None, tag: int = 0,
-    call: Call | None = None, by_engine: bool = True,
+    call: Call | None = None, by_engine: bool = True, timeout: float | None = None,
 ) -> Iterator[Making]:  # fmt: skip
     """``with meeting("creating a communicator by Dup", comm, context) as making``: begins when all ranks have come.
 
     ``context`` is the library's side of ``comm``, if there is one; the method then counts as one of its calls.
     ``members`` are the ranks that take part, by default all; they synchronise by messages with ``tag``. ``call`` is
     what other ranks are told, by default only the name ``what``. ``by_engine``: the node-local engine may be used.
+    ``timeout``, in seconds, is for a ``comm`` without a context; by default that of the environment.
     """
     ranks = [rank for rank in members or range(comm.size) if rank != comm.rank]
     by_engine = by_engine and context is not None and context.apart is None
     call = call or Call(None, what, "", 0, "", "", None)
-    asking = context or Stranger(comm)
+    asking = context or Stranger(comm, timeout)
     asking.check()
     _watch_over_this_process()
     if context is not None and members is None:

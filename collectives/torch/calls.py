@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,7 @@ class Calls:
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self._token = torch.zeros(1, dtype=torch.uint8)
+        self._token = torch.zeros(1, dtype=torch.uint8, device="cpu")
 
     def _check_root(self, root: int, argument: str) -> None:
         if not 0 <= root < self.size:
@@ -179,6 +180,7 @@ class Calls:
     def _split(self, tensor: torch.Tensor, lengths: Sequence[int], name: str) -> list[int]:
         """Elements of each rank's part of a tensor."""
         rows = tensor.size(0) if tensor.dim() else 1
+        lengths = list(map(operator.index, lengths))
         if not lengths:
             if rows % self.size:
                 raise ValueError(f"{name}: its first dimension, {rows}, does not divide by {self.size} ranks")

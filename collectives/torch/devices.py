@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from . import failed
 from .calls import Call
 from .work import Job
 
-__all__ = ["SERVED", "Issued", "gpu_of", "stream_of"]
+__all__ = ["SERVED", "Issued", "check_config", "gpu_of", "stream_of"]
 
 #: The types of devices whose tensors the backend takes: GPUs if torch finds one.
 SERVED = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -33,6 +35,20 @@ def gpu_of(calls: Sequence[Call]) -> torch.device | None:
     if len(devices) > 1:
         raise ValueError(f"tensors on several devices: {', '.join(sorted(map(str, devices)))}")
     return next((device for device in devices if device.type == "cuda"), None)
+
+
+def check_config(group: dist.ProcessGroup, gpu: torch.device) -> None:
+    """RuntimeError if the program has named another backend for GPUs than for the processor.
+
+    If this library's backend is one of them, torch makes no other one for the group.
+    """
+    config = distributed_c10d._world.pg_backend_config.get(group, "")
+    named = dict(part.split(":") for part in config.split(",") if ":" in part)
+    if named.get(gpu.type, "collectives") != "collectives":
+        raise RuntimeError(
+            f"{config}: torch has made no backend {named[gpu.type]!r} for this group; make a group of its own for "
+            f"tensors on {gpu.type}, by torch.distributed.new_group(backend={named[gpu.type]!r})"
+        )
 
 
 def stream_of(gpu: torch.device) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import secrets
 import sys
@@ -147,9 +148,11 @@ class StoreEngine:
 def world() -> Any:
     """mpi4py's MPI if an MPI launcher started this process or mpi4py.MPI has been imported already; else None.
 
-    Children of torchrun inherit the environment of the process that started torchrun, but they are no ranks of MPI.
+    Children of torchrun, and of torch.multiprocessing, inherit the environment of the process that started them, but
+    they are no ranks of MPI.
     """
-    launched = any(name in os.environ for name in LAUNCHERS) and "TORCHELASTIC_RUN_ID" not in os.environ
+    is_child = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
+    launched = any(name in os.environ for name in LAUNCHERS) and not is_child
     if not launched and "mpi4py.MPI" not in sys.modules:
         return None
     try:

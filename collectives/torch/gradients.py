@@ -84,7 +84,10 @@ def place(tensor: torch.Tensor) -> str | None:
     except MemoryError as e:
         return str(e)
     piece = -(-block.address // mmap.PAGESIZE) * mmap.PAGESIZE
-    fd, size = storage._share_fd_cpu_()[:2]  # what share_memory_ does, whatever the sharing strategy is
+    try:
+        fd, size = storage._share_fd_cpu_()[:2]  # what share_memory_ does, whatever the sharing strategy is
+    except RuntimeError as e:  # other processes have taken the room in /dev/shm, or there are no more descriptors
+        return str(e)
     ctypes.memmove(piece, storage.data_ptr(), storage.nbytes())
     block.appear_at(piece, nbytes, storage.data_ptr())
     os.ftruncate(fd, 0)  # gives back the pages that the heap's now hide

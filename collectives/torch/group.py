@@ -169,6 +169,7 @@ class ProcessGroup(dist.ProcessGroup):
         self, gpu: torch.device, calls: Sequence[Call], limit: float | None, ends: Sequence[Callable[[], None]]
     ) -> dist.Work:  # fmt: skip
         """Run calls on a GPU in the order of torch's stream; the host's part of them has been done on return."""
+        devices.check_config(self, gpu)
         engine, stream = self._queues.current().engine, devices.stream_of(gpu)
         for call in calls:
             engine.run_on_gpu(call, gpu.index or 0, stream, limit)

@@ -55,20 +55,20 @@ def _asking(scheme: str, torchs: Callable[..., Meeting]) -> Callable[..., Meetin
 def _by_mpi(MPI: Any, timeout: timedelta) -> Meeting:
     """A store on rank 0 of MPI.COMM_WORLD; collective over all its ranks. If all ranks share a node, the store listens
     on the loopback device only."""
+    from ..runtime.meeting import meeting
+
     comm = MPI.COMM_WORLD
     rank, size = comm.rank, comm.size
-    near = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    together = near.size == size
-    near.Free()
-    store, where = None, None
-    if rank == 0:
-        listening = _listening(together)
-        port = listening.getsockname()[1]
-        where = ([LOOPBACK] if together else [*machine.addresses(), socket.gethostname()], port)
-        store = _store(LOOPBACK, port, size, timeout, listening.detach())
-    hosts, port = comm.bcast(where)
-    host = LOOPBACK if store is not None else _reachable(hosts, port)
-    lost = [peer for peer, found in enumerate(comm.allgather(host)) if found is None]
+    with meeting("init_process_group", comm, timeout=timeout.total_seconds()):
+        near = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        together = near.size == size
+        near.Free()
+        store, opened = _opened(together, size, timeout) if rank == 0 else (None, None)
+        hosts, port, problem = comm.bcast(opened)
+        if problem:
+            raise CollectiveError(f"rank 0 has opened no store: {problem}")
+        host = LOOPBACK if store is not None else _reachable(hosts, port)
+        lost = [peer for peer, found in enumerate(comm.allgather(host)) if found is None]
     if host is None or lost:
         raise CollectiveError(
             f"rank {', '.join(map(str, lost))} reaches rank 0 at none of {', '.join(hosts)}, port {port}: "
@@ -76,6 +76,17 @@ def _by_mpi(MPI: Any, timeout: timedelta) -> Meeting:
         )
     yield store or _store(host, port, size, timeout), rank, size
     raise RuntimeError("the ranks of an MPI program meet once for each init_process_group")
+
+
+def _opened(together: bool, size: int, timeout: timedelta) -> tuple[dist.Store | None, tuple[list[str], int, str]]:
+    """Rank 0's store, with the hosts and the port at which it listens, and why there is none."""
+    try:
+        listening = _listening(together)
+        port = listening.getsockname()[1]
+        hosts = [LOOPBACK] if together else [*machine.addresses(), socket.gethostname()]
+        return _store(LOOPBACK, port, size, timeout, listening.detach()), (hosts, port, "")
+    except (OSError, RuntimeError) as e:
+        return None, ([], 0, str(e) or type(e).__name__)
 
 
 def _store(host: str, port: int, size: int, timeout: timedelta, listening: int | None = None) -> dist.TCPStore:

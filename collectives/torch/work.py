@@ -372,7 +372,9 @@ class OperationWork(Job):
 
     def _wait_aside(self) -> None:
         for operation in self.operations:
-            if not operation.done:
+            if operation.done:
+                operation.complete(self._limit)  # raises its error, if it ended by one
+            else:
                 Asleep(operation).wait_for(operation.context, self._limit)
 
     def is_completed(self) -> bool:

@@ -186,6 +186,49 @@ def test_a_missing_rank_is_named_in_time(case, tmp_path):
         assert place("where it is instead") in words
 
 
+SMALL = """
+import torch
+from collectives.torch import gradients
+gradients._free_of = lambda path: 1 << 40  # as each process sees it before the others take their part
+x = torch.arange(8 << 20)
+address = x.data_ptr()
+print(gradients.place(x))
+print(x.data_ptr() == address and bool((x == torch.arange(8 << 20)).all()))
+"""
+
+
+def test_a_tensor_for_which_shared_memory_has_no_room_stays_where_it_is():
+    small = f"mount -t tmpfs -o size=20m tmpfs /dev/shm && {BIN / 'python'} -c '{SMALL}'"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(["unshare", "-m", "sh", "-c", small], capture_output=True, text=True, env=env, timeout=100)
+    if "unshare failed" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no small /dev/shm can be mounted here: {done.stderr}")
+    told, same = done.stdout.splitlines()
+    assert "unable to allocate shared memory" in told, done.stderr
+    assert same == "True"
+
+
+LATE = """
+import datetime, os, time
+from mpi4py import MPI
+import torch.distributed as dist
+import collectives.torch
+if MPI.COMM_WORLD.rank:
+    time.sleep(30)
+try:
+    dist.init_process_group("collectives", timeout=datetime.timedelta(seconds=1))
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_rank_that_does_not_come_to_init_process_group():
+    done = mpiexec("torch", 2, "-c", LATE, timeout=25)
+    told = "CollectiveTimeout init_process_group on rank 0 of 2: not complete after 1 s"
+    assert done.stdout.startswith(told), done.stdout + done.stderr
+
+
 def test_a_receive_that_nobody_answers_does_not_delay_the_end():
     done = torchrun(2, "tests/torch/programs/unanswered.py")
     found = re.findall(r"the end took ([\d.]+) s", done.stdout)

@@ -38,6 +38,18 @@ def of_one_process(params):
     return errors(params, DATA.reshape(-1, 4), LABELS.reshape(-1)) / LABELS.size
 
 
+def test_replicated_arrays_whose_batch_lies_elsewhere_on_other_ranks():
+    """The ranks' programs need not be alike between calls: what `replicated` adds up must be."""
+    axis, w, weights = RANK % 2, RANDOM.normal(size=(4, 3)), RANDOM.normal(size=4)
+
+    def loss(w):
+        one = lambda row, weight: weight * (cj.replicated(row, comm=COMM) * WEIGHTS[RANK, 0]).sum()  # noqa: E731
+        return jax.vmap(one, in_axes=(axis, 0))(w, weights).sum()
+
+    found = jax.jit(jax.grad(loss))(w.T if axis else w)
+    near(found.T if axis else found, np.outer(weights, WEIGHTS[:, 0].sum(0)))
+
+
 def test_a_distributed_loss_as_in_mpi4jax():
     """The gradient is this rank's part; the sum of the parts is the gradient."""
 

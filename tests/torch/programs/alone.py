@@ -2,13 +2,20 @@
 
 import queue
 import threading
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import numpy as np
+import pytest
+import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # before the backend is imported
 
 import collectives.torch  # noqa: E402
-from collectives.torch.work import Callbacks  # noqa: E402
+from collectives.torch import devices  # noqa: E402
+from collectives.torch.calls import Calls  # noqa: E402
+from collectives.torch.work import Callbacks, OperationWork  # noqa: E402
 
 
 def test_a_monitored_barrier_is_of_the_group_that_there_is():
@@ -18,6 +25,35 @@ def test_a_monitored_barrier_is_of_the_group_that_there_is():
     assert isinstance(dist.group.WORLD, collectives.torch.ProcessGroup)
     dist.monitored_barrier()
     dist.destroy_process_group()
+
+
+def test_a_group_has_one_backend():
+    """torch drops the one for GPUs, so a tensor there must not come here instead."""
+    dist.init_process_group("cpu:collectives,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert isinstance(group, collectives.torch.ProcessGroup)
+    with pytest.raises(RuntimeError, match=r"new_group\(backend='nccl'\)"):
+        devices.check_config(group, torch.device("cuda", 0))
+    dist.destroy_process_group()
+    dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1)
+    devices.check_config(dist.group.WORLD, torch.device("cuda", 0))
+    dist.destroy_process_group()
+
+
+def test_a_barrier_is_in_memory_of_the_processor():
+    with torch.device("meta"):
+        assert Calls(0, 1)._token.device.type == "cpu"
+
+
+def test_splits_may_be_an_array():
+    calls, x = Calls(0, 1), torch.arange(4)
+    assert calls._split(x, np.array([4]), "input") == calls._split(x, torch.tensor([4]), "input") == [4]
+
+
+def test_a_future_has_the_error_of_a_call_that_ended_before_it_waited():
+    failed = SimpleNamespace(done=True, complete=Mock(side_effect=collectives.CollectiveError("rank 1 gave up")))
+    with pytest.raises(collectives.CollectiveError, match="rank 1 gave up"):
+        OperationWork([], [failed], Callbacks("of a test"), None)._wait_aside()
 
 
 class Interrupted(queue.SimpleQueue):

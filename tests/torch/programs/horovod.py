@@ -214,6 +214,29 @@ def test_clipping_and_schedulers():
     same_everywhere(net)
 
 
+def test_a_step_after_synchronize_does_not_reduce_once_more():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), op=hvd.Sum)
+    for i in range(2):
+        loss(net, batch(i)[1]).backward()
+        optimizer.synchronize()
+        sums = [p.grad.clone() for p in net.parameters()]
+        optimizer.step()
+        assert all(torch.equal(p.grad, total) for p, total in zip(net.parameters(), sums, strict=True))
+        optimizer.zero_grad()
+
+
+def test_gradients_that_are_changed_while_they_are_reduced():
+    """As by GradScaler.unscale_: the result would take their place, and the change be lost."""
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1))
+    loss(net, batch(0)[1]).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+    raises(RuntimeError, "a gradient was changed after backward", optimizer.step)
+    for _, _, work in optimizer._begun:
+        work.wait()
+
+
 def test_broadcast_parameters_and_state():
     torch.manual_seed(RANK)
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
