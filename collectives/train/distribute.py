@@ -16,11 +16,15 @@ from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .mesh import Mesh
 from .strategies import AllReduce, Strategy
+from .strategies.central import Central
 from .tensor import cuts_of
 from .tensor.replicas import count_copies
+from .tensor.states import cut_parameters
 
 Net = TypeVar("Net")
 Opt = TypeVar("Opt")
+#: What ranks that average gradients have alike; of ranks of a tensor axis it tells what they should not average.
+PIECES = "piece of each cut parameter (has distribute got mesh=, or comm=mesh.data?)"
 #: Parameters whose gradients a strategy gets, by their ``id``. An attribute would go into pickles.
 TAKEN: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -71,8 +75,9 @@ def distribute(
     model, handle = together(comm, lambda: _check(net, opt, strategy, comm, mesh, unused))
     if mesh is not None:
         count_copies(net, model, mesh.tensor.size)
+    together(comm, lambda: strategy.check_copies(model))
     settings = {**strategy.settings(), **handle.describe(), **model.describe(), "unused": unused}
-    same_as_rank_0(comm, settings, "distribute")
+    same_as_rank_0(comm, {PIECES: _pieces(net), **settings}, "distribute")
 
     TAKEN.update({id(slot.parameter): slot.parameter for slot in model.slots})
     strategy.buckets = _buckets(model, strategy, comm, unused)
@@ -162,6 +167,11 @@ def _check(
     if mesh is not None:
         strategy.whole, strategy.in_parts = mesh.comm, mesh.in_parts
     model, handle = adapt(net, opt)
+    if mesh is not None and mesh.in_parts and (isinstance(strategy, Central) or not strategy.lockstep):
+        raise ValueError(
+            f"{type(strategy).__name__} needs a mesh of data and tasks only: ranks that hold parts of a model must "
+            "step together, and servers hold whole ones"
+        )
     if unused not in UNUSED:
         raise ValueError(f"unused must be one of {', '.join(UNUSED)}, not {unused!r}")
     if getattr(opt, "strategy", None) is not None:
@@ -177,6 +187,13 @@ def _check(
         _check_device(net, strategy, comm)
     strategy.check(model, handle, comm)
     return model, handle
+
+
+def _pieces(net: Any) -> list[int]:
+    """This rank's place in each cut of the network's layers."""
+    inner = net.net if isinstance(net, Adaptable) else net
+    layers = [inner] if hasattr(inner, "named_modules") else getattr(inner, "layers", [])
+    return [place for _, _, place in cut_parameters(layers)]
 
 
 def _check_device(net: Any, strategy: Strategy, comm: Any) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from ..tensor.states import cut_parameters
 from .blocks import Block, Framework
 from .graph import Graph
 from .partition import BALANCES
@@ -19,7 +19,7 @@ REPEATS = 5
 
 
 def costs(graph: Graph, blocks: Mapping[int, Block], framework: Framework, by: str, sample: Any) -> list[float]:
-    """A number for each block: its parameters, its floating-point operations, or seconds.
+    """A number for each block: its parameters (those that are cut count whole), floating-point operations, or seconds.
 
     A parameter that several blocks share counts in each. "flops" and "time" need `sample`, an input of the model, of
     shape (n, ...), or a tuple of all inputs. Times are those of a forward pass and of the gradients of inputs, medians
@@ -28,7 +28,7 @@ def costs(graph: Graph, blocks: Mapping[int, Block], framework: Framework, by: s
     if by not in BALANCES:
         raise ValueError(f"cut must be one of {', '.join(BALANCES)}, or the first blocks of the stages, not {by!r}")
     if by == "parameters":
-        return [float(sum(np.prod(p.shape) for p in _shapes(framework, block))) for block in blocks.values()]
+        return [_size(framework, block, graph.blocks[number]) for number, block in blocks.items()]
     if sample is None:
         raise ValueError(f"cut={by!r} needs a sample of the input: Pipeline(..., sample=x)")
     inputs = sample if isinstance(sample, tuple | list) else (sample,)
@@ -44,8 +44,17 @@ def costs(graph: Graph, blocks: Mapping[int, Block], framework: Framework, by: s
     return found
 
 
-def _shapes(framework: Framework, block: Block) -> list[Any]:
-    return [framework.values(parameter) for parameter in block.parameters.values()]
+def _size(framework: Framework, block: Block, module: Any) -> float:
+    """The number of elements of a block's parameters; of those that are cut over a tensor axis, of whole ones, since
+    all ranks of that axis need the same stages."""
+    cuts = {id(parameter): cut for parameter, cut, _ in cut_parameters([module])}
+    total = 0
+    for parameter in block.parameters.values():
+        shape = list(framework.values(parameter).shape)
+        if (cut := cuts.get(id(parameter))) is not None:
+            shape[cut.axis] = cut.total
+        total += math.prod(shape)
+    return float(total)
 
 
 def _seconds(block: Block, inputs: list[Any]) -> float:

@@ -16,6 +16,7 @@ from ..flat.model import Handle, Model
 from ..loading import check_array, check_mapping
 from ..mesh import Mesh
 from ..models.nn import Array
+from ..tensors import loaded
 from .activations import Activations
 from .batches import MicroBatches
 from .executor import Executor, LossFunction
@@ -133,8 +134,9 @@ class Pipeline:
         return self._model, handle
 
     def join(self, mesh: Mesh) -> None:
-        """Take the mesh of which ``comm`` is an axis: of a rank that has died all its ranks learn. `distribute` calls
-        this."""
+        """Take the mesh of which ``comm`` is an axis: of a rank that has died all its ranks learn. Collective over the
+        mesh; `distribute` calls this. ValueError if its pipelines have other stages than that of rank 0."""
+        same_as_rank_0(mesh.comm, {"first blocks of the stages": self._layout.bounds}, "Pipeline")
         self._mesh = mesh
         self._watch.join(communicator(mesh.comm))
 
@@ -192,6 +194,8 @@ class Pipeline:
             self._end_gradients()
             opt.step()
             opt.zero_grad()
+            if (torch := loaded()) is not None:
+                torch.clear_autocast_cache()  # of weights that the step has changed, within the program's autocast
 
         if not isinstance(batches, Sized):
             raise TypeError(f"batches of a stream need a length; a {type(batches).__name__} has none")
@@ -285,7 +289,8 @@ class Pipeline:
 
     def _hand_over(self, name: str) -> None:
         del self._missing[name]
-        if self._model is not None:
+        frozen = not getattr(self._named[name], "requires_grad", True)  # torch's, by the program
+        if self._model is not None and not frozen:
             self._model.ready(name)
 
     def _end_gradients(self) -> None:

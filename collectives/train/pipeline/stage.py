@@ -78,7 +78,7 @@ class Stage:
         try:
             yield
         finally:
-            for block in self.blocks.values():
+            for block in reversed(self.blocks.values()):  # blocks may share a parameter
                 block.use(None)
 
     def copy_weights(self) -> dict[str, Any]:

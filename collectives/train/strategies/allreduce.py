@@ -45,8 +45,7 @@ class AllReduce(Strategy):
       are by bucket, and None is 1 MiB on any machines. A state fits only where buckets are as long as before.
     * `algorithm`: name of an all-reduce algorithm, for a communicator whose ``Iallreduce`` takes one. By default the
       communicator chooses.
-    * `compression`: what exchanges the gradients instead of all-reduces, for example ``train.PowerSGD(rank=2)``. An
-      object serves one network.
+    * `compression`: what exchanges the gradients of one network instead, for example ``train.PowerSGD(rank=2)``.
     * `clip_norm`: if the Euclidean norm of the whole gradient is larger, the gradient is multiplied by
       ``clip_norm / norm`` (Pascanu et al. 2013, algorithm 1). ``norm`` is that of the last step, before clipping.
     * `nonfinite`: what happens if the mean gradient has elements that are infinite or not a number. "raise" (default):
@@ -112,6 +111,15 @@ class AllReduce(Strategy):
             if not handle.elementwise:
                 what = f"{type(handle.opt).__name__} needs whole parameters in their shapes"
                 raise ValueError(f"{what}; with shard, and with parameters of 16 bits, an optimizer gets flat arrays")
+
+    def check_copies(self, model: Model) -> None:
+        """Raise ValueError for what lets copies drift apart."""
+        shared = [slot.name for slot in model.slots if slot.copies > 1]
+        if shared and self.compression is not None and self.compression.per_rank:
+            raise ValueError(
+                f"{type(self.compression).__name__} would let copies of {shared[0]} on several ranks of the mesh drift "
+                "apart: what it sends of a parameter depends on others, which differ there"
+            )
 
     def saves_buckets(self, model: Model) -> bool:
         """True if the optimizer gets flat arrays, or if a compression keeps something of each bucket."""

@@ -99,6 +99,9 @@ class Strategy:
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise TypeError or ValueError unless this strategy serves the network and its optimizer. It sends nothing."""
 
+    def check_copies(self, model: Model) -> None:
+        """Raise ValueError unless this strategy keeps parameters alike of which several ranks of a mesh have copies."""
+
     def saves_buckets(self, model: Model) -> bool:
         """Whether states have arrays by bucket (default: False). Buckets then do not depend on the number of machines,
         so that a state fits when training goes on on others."""

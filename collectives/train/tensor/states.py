@@ -7,7 +7,7 @@ network that is not cut, so such a network can load them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..flat.adapt import Adaptable
 from ..loading import check_mapping
 from ..models.nn import Array
 from ..tensors import as_numpy, as_tensor, is_tensor
-from .cuts import Cut
+from .cuts import Cut, place
 from .pairs import all_gather
 
 
@@ -40,6 +40,16 @@ def cuts_of(net: Any) -> dict[str, Cut]:
             for key, cut in _cuts(layer).items():
                 found[layer.parameters()[key].name] = cut
     return found
+
+
+def cut_parameters(layers: Iterable[Any]) -> Iterator[tuple[Any, Cut, int]]:
+    """The cut parameters of NumPy's layers or torch's modules, with their cuts and this rank's place in each."""
+    for layer in layers:
+        of_torch = hasattr(layer, "named_modules")
+        for part in layer.modules() if of_torch else [layer]:
+            for key, cut in _cuts(part).items():
+                own = getattr(part, key) if of_torch else part.parameters()[key]
+                yield own, cut, place(getattr(part, "comm", None))[0]
 
 
 def _cuts(layer: Any) -> dict[str, Cut]:

@@ -8,7 +8,10 @@ from pipeline_training import LOSS, X, Y, assert_same, chain, delayed, sgd, stre
 
 from collectives import PeerFailure, train
 from collectives.train import threads
+from collectives.train.pipeline.activations import Activations
+from collectives.train.pipeline.layout import Layout
 from collectives.train.pipeline.pipedream_2bw import PipeDream2BW
+from collectives.train.pipeline.placement import Placement
 
 
 @pytest.mark.parametrize(("schedule", "micro"), [("pipedream", 1), (PipeDream2BW(accumulate=2), 2)])
@@ -33,6 +36,19 @@ def test_parts_whose_lengths_change_from_batch_to_batch(schedule, micro):
     expected = delayed(batches, 2, stage, (lambda s: 1 - s) if micro == 1 else (lambda s: 1))
     for _, state in found:
         assert_same(state, expected)
+
+
+def test_blocks_that_share_a_parameter_get_their_own_weights_back():
+    blocks = [train.Linear(3, 3, rng=np.random.default_rng(0)) for _ in range(2)]
+    blocks[1].weight = blocks[0].weight
+    graph = train.Graph()
+    graph.add(blocks[1], graph.add(blocks[0]))
+    layout = Layout(graph, Placement(0, 1, None), 1, "parameters", None, "relay")
+    stage = layout.stage(0, Activations(), recompute=False)
+    live = blocks[0].weight.data
+    with stage._with_others({name: copy + 1 for name, copy in stage.copy_weights().items()}):
+        assert blocks[0].weight.data is not live
+    assert blocks[0].weight.data is live
 
 
 def loader(**options):

@@ -119,6 +119,22 @@ def test_parameters_may_be_frozen_between_steps(schedule):
     pipe.free()
 
 
+def test_a_distributed_pipeline_says_which_parameters_are_frozen():
+    """As a network that is not cut: with gradients of zeros, momentum would go on moving them."""
+    mesh = train.Mesh(COMM, pipeline=COMM.size)
+    pipe = train.Pipeline(chain(*(linear() for _ in range(COMM.size - 1)), linear(3)), mesh.pipeline, micro_batches=2)
+    pipe, opt = train.distribute(pipe, torch.optim.SGD(pipe.parameters(), 0.1, momentum=0.9), mesh=mesh)
+    pipe.step(X, Y, LOSS)
+    opt.step()
+    opt.zero_grad()
+    for name, parameter in pipe.named_parameters():
+        parameter.requires_grad_(not name.endswith("bias"))
+    pipe.step(X, Y, LOSS)
+    with pytest.raises(RuntimeError, match="bias"):
+        opt.step()
+    pipe.free()
+
+
 @pytest.mark.parametrize(
     ("loss_fn", "told"),
     [

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from collectives import train
+from collectives.train import threads
+from collectives.train.tensor import cut_linear
 
 NEAR = 1e-12
 RNG = np.random.default_rng(0)
@@ -149,3 +151,56 @@ def test_a_rank_that_leaves_out_a_step_is_found():
             (opt.zero_grad if comm.rank == 1 else opt.step)()
 
     train.threads.run(4, work)
+
+
+def uneven(comm):
+    """Layers whose pieces differ in size: by these, rank 0 would cut before block 1, rank 1 before block 3."""
+    rng = np.random.default_rng(0)
+    sizes = (train.Linear(8, 3, rng=rng), train.ReLU(), train.Linear(3, 8, rng=rng), train.Linear(8, 4, rng=rng))
+    return cut_linear(train.Sequential(*sizes), comm)
+
+
+def test_ranks_of_a_tensor_axis_have_the_same_stages():
+    def on_rank(comm):
+        mesh = train.Mesh(comm, pipeline=2, tensor=2)
+        return train.Pipeline(uneven(mesh.tensor), mesh.pipeline)._layout.bounds
+
+    first, *others = threads.run(4, on_rank, timeout=60)
+    assert all(bounds == first for bounds in others)
+
+
+def test_ranks_of_a_tensor_axis_with_other_stages_are_refused():
+    def on_rank(comm):
+        mesh = train.Mesh(comm, pipeline=2, tensor=2)
+        pipe = train.Pipeline(uneven(mesh.tensor), mesh.pipeline, cut=[1 + 2 * mesh.tensor.rank])
+        with pytest.raises(ValueError, match="first blocks of the stages is|2 of 4 ranks differ from rank 0"):
+            train.distribute(pipe, train.SGD(pipe.parameters(), 0.1), mesh=mesh)
+
+    threads.run(4, on_rank, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (lambda: train.ParameterServer(), "needs a mesh of data and tasks only"),
+        (lambda: train.ADPSGD(), "needs a mesh of data and tasks only"),
+        (lambda: train.AllReduce(compression=train.TopK(0.5)), "drift apart"),
+    ],
+)
+def test_strategies_that_parts_of_a_model_cannot_have(strategy, words):
+    def on_rank(comm):
+        mesh = train.Mesh(comm, data=2, tensor=2)
+        net = uneven(mesh.tensor)
+        with pytest.raises(ValueError, match=words):
+            train.distribute(net, train.SGD(net.parameters(), 0.1), strategy(), mesh=mesh)
+
+    threads.run(4, on_rank, timeout=60)
+
+
+def test_pieces_of_layers_are_not_averaged():
+    def on_rank(comm):
+        net = uneven(comm)
+        with pytest.raises(ValueError, match="has distribute got mesh=|1 of 2 ranks differ from rank 0"):
+            train.distribute(net, train.SGD(net.parameters(), 0.1), comm=comm)
+
+    threads.run(2, on_rank, timeout=60)
