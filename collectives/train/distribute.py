@@ -16,7 +16,6 @@ from .flat.buckets import LONGEST, ON_ONE_MACHINE, UNUSED, Buckets
 from .flat.model import Handle, Model
 from .mesh import Mesh
 from .strategies import AllReduce, Strategy
-from .strategies.central import Central
 from .tensor import cuts_of
 from .tensor.replicas import count_copies
 from .tensor.states import cut_parameters
@@ -167,11 +166,8 @@ def _check(
     if mesh is not None:
         strategy.whole, strategy.in_parts = mesh.comm, mesh.in_parts
     model, handle = adapt(net, opt)
-    if mesh is not None and mesh.in_parts and (isinstance(strategy, Central) or not strategy.lockstep):
-        raise ValueError(
-            f"{type(strategy).__name__} needs a mesh of data and tasks only: ranks that hold parts of a model must "
-            "step together, and servers hold whole ones"
-        )
+    if strategy.in_parts:
+        strategy.check_parts(type(strategy).__name__)
     if unused not in UNUSED:
         raise ValueError(f"unused must be one of {', '.join(UNUSED)}, not {unused!r}")
     if getattr(opt, "strategy", None) is not None:

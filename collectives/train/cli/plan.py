@@ -15,7 +15,6 @@ from ..pipeline.pipedream_2bw import PipeDream2BW
 from ..pipeline.placement import Placement
 from ..pipeline.registry import SCHEDULES, find
 from ..strategies import Strategy
-from ..strategies.central import Central
 from .values import number
 
 
@@ -86,13 +85,8 @@ class Plan(NamedTuple):
 
     def check(self, strategy: Strategy, name: str) -> None:
         """ValueError if the strategy cannot serve the parts of a network."""
-        if not self.splits:
-            return
-        where = f"{name} needs a mesh of data and tasks only, since pipeline and tensor make parts of a network"
-        if isinstance(strategy, Central):
-            raise ValueError(f"{where}, and its servers hold whole ones")
-        if not strategy.lockstep:
-            raise ValueError(f"{where}, which must step together")
+        if self.splits:
+            strategy.check_parts(name)
 
     def check_batches(self, samples: int, batch: int) -> None:
         """ValueError if a stream of `samples` has steps with too few samples for its micro-batches."""

@@ -95,6 +95,9 @@ class Framework(Protocol):
     def loss(self, output: Any, labels: Any, loss_fn: Callable[[Any, Any], Any], factor: float) -> LossOf:
         """``loss_fn(output, labels)``, and `factor` times its gradient."""
 
+    def stepped(self) -> None:
+        """Forget what was made of weights that a step within a stream has changed."""
+
     def gradient(self, parameter: Any) -> Array:
         """The gradient of a parameter as an array of its shape, to be changed in place; zeros if it has none."""
 

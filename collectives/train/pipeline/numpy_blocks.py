@@ -166,6 +166,9 @@ class NumpyFramework:
         loss.backward()
         return LossOf(float(loss), end.grad * end.grad.dtype.type(factor))
 
+    def stepped(self) -> None:
+        """See `Framework.stepped`: nothing is kept."""
+
     def gradient(self, parameter: Parameter) -> Array:
         """See `Framework.gradient`."""
         return parameter.settled_grad()

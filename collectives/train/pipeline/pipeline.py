@@ -16,7 +16,6 @@ from ..flat.model import Handle, Model
 from ..loading import check_array, check_mapping
 from ..mesh import Mesh
 from ..models.nn import Array
-from ..tensors import loaded
 from .activations import Activations
 from .batches import MicroBatches
 from .executor import Executor, LossFunction
@@ -194,8 +193,7 @@ class Pipeline:
             self._end_gradients()
             opt.step()
             opt.zero_grad()
-            if (torch := loaded()) is not None:
-                torch.clear_autocast_cache()  # of weights that the step has changed, within the program's autocast
+            self._layout.framework.stepped()
 
         if not isinstance(batches, Sized):
             raise TypeError(f"batches of a stream need a length; a {type(batches).__name__} has none")

@@ -19,6 +19,7 @@ P = ParamSpec("P")
 S = TypeVar("S", bound="Strategy")
 T = TypeVar("T")
 
+WHOLE = "needs a mesh of data and tasks only, since pipeline and tensor make parts of a network"
 HOOK = "change it in a hook of the parameter (register_hook), or scale the loss"  # torch calls hooks before strategies
 
 
@@ -98,6 +99,11 @@ class Strategy:
 
     def check(self, model: Model, handle: Handle, comm: Any) -> None:
         """Raise TypeError or ValueError unless this strategy serves the network and its optimizer. It sends nothing."""
+
+    def check_parts(self, name: str) -> None:
+        """Raise ValueError unless ranks may hold parts of a model; `name` is what the program calls this strategy."""
+        if not self.lockstep:
+            raise ValueError(f"{name} {WHOLE}, which must step together")
 
     def check_copies(self, model: Model) -> None:
         """Raise ValueError unless this strategy keeps parameters alike of which several ranks of a mesh have copies."""

@@ -23,7 +23,7 @@ from ..server.lifeline import lifeline
 from ..server.shard import check_state
 from ..server.tables import Table
 from ..server.transfers import Pause
-from .base import Strategy
+from .base import WHOLE, Strategy
 from .finite import check_gradients
 from .pattern import GRADIENTS, Pattern, central
 
@@ -80,6 +80,10 @@ class Central(Strategy):
             table.check(name)
         if self.beside and not _has_threads(comm):
             raise ValueError("beside=True needs MPI.THREAD_MULTIPLE, which this MPI was not initialized with")
+
+    def check_parts(self, name: str) -> None:
+        """See `Strategy.check_parts`."""
+        raise ValueError(f"{name} {WHOLE}, and its servers hold whole ones")
 
     def saves_buckets(self, model: Model) -> bool:
         """True: servers have parts of buckets."""

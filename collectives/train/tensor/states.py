@@ -36,9 +36,7 @@ def cuts_of(net: Any) -> dict[str, Cut]:
                 own = f"{path}.{key}" if path else key
                 found[own] = found[names.get(getattr(module, key), own)] = cut
     else:
-        for layer in inner.layers:
-            for key, cut in _cuts(layer).items():
-                found[layer.parameters()[key].name] = cut
+        found = {parameter.name: cut for parameter, cut, _ in cut_parameters(inner.layers)}
     return found
 
 

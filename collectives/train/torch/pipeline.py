@@ -272,6 +272,10 @@ class TorchFramework:
         (grad,) = torch.autograd.grad(loss, end, torch.full_like(loss, factor))
         return LossOf(value, grad)
 
+    def stepped(self) -> None:
+        """See `Framework.stepped`: autocast keeps its casts as long as its context lasts, which is the program's."""
+        torch.clear_autocast_cache()
+
     def gradient(self, parameter: torch.nn.Parameter) -> Array:
         """See `Framework.gradient`."""
         if parameter.grad is None:
