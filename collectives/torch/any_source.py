@@ -99,6 +99,10 @@ class Unmatched:
             self._request = found.Irecv(self._buffer)
         return found is not None
 
+    def __bool__(self) -> bool:
+        """As of a request: whether it is under way."""
+        return self._request is None or bool(self._request)
+
     def Test(self, status: Any) -> bool:
         """As ``Test`` of a request."""
         if self._request is None:

@@ -269,7 +269,8 @@ class MPIMessage(Message):
             if self._error is not None:
                 raise self._error
             try:
-                if not self._ended and self._request.Test(self._status):
+                # MPI gives the status of a completed request once: a signal's handler may test right after it.
+                if not self._ended and (not self._request or self._request.Test(self._status)):
                     self._check_length()
                     self._finish()
             except (self._mpi.Exception, CollectiveMismatch) as e:

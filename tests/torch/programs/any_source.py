@@ -107,6 +107,35 @@ def test_a_signal_handler_may_test_within_a_test():
     dist.barrier()
 
 
+class Signalled:
+    """A request, and a signal as soon as MPI has completed it."""
+
+    def __init__(self, request):
+        self.request = request
+
+    def __bool__(self):
+        return bool(self.request)
+
+    def Test(self, status):
+        done = self.request.Test(status)
+        if done:
+            signal.raise_signal(signal.SIGALRM)
+        return done
+
+
+def test_a_signal_handler_may_test_what_has_just_come():
+    if RANK == 0:
+        a, seen = torch.zeros(1), []
+        work = dist.irecv(a)
+        work._request = Signalled(work._request)
+        signal.signal(signal.SIGALRM, lambda *_: seen.append(work.is_completed() and a.item()))
+        work.wait()
+        assert seen == [7]
+    elif RANK == 1:
+        dist.send(torch.full((1,), 7.0), 0)
+    dist.barrier()
+
+
 if __name__ == "__main__":
     dist.init_process_group("collectives", timeout=timedelta(seconds=20))
     OTHER = dist.new_group(timeout=timedelta(seconds=20))
