@@ -26,6 +26,7 @@ def job(program, ranks=2, env=None):
     return run("jax", program, ranks, env=env, preamble=PREAMBLE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_on_ranks(ranks):
     """In one job, for much of the time that one needs goes by until JAX is there."""

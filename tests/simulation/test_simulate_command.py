@@ -249,9 +249,12 @@ PAGE = re.search(r"^```sh\n(.*?)^```$", (ROOT / "docs/simulation.md").read_text(
 README = (ROOT / "README.md").read_text().splitlines()  # whose commands make test runs, too
 
 
-@pytest.mark.parametrize(
-    "line", [pytest.param(line, marks=pytest.mark.slow if line in README else ()) for line in PAGE.splitlines()]
-)
+def marks(line):
+    """A line that the README has, too, is run there."""
+    return [pytest.mark.slow] * (line in README) + [pytest.mark.long] * ("-p 100000" in line)
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, marks=marks(line)) for line in PAGE.splitlines()])
 def test_the_commands_of_the_page(capsys, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)
     python, module, package, *words = shlex.split(line)

@@ -58,6 +58,7 @@ def test_without_mpi(ranks):
     assert done.stdout.splitlines()[-1] == PASSED
 
 
+@pytest.mark.long
 def test_started_by_torch_multiprocessing():
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "OMP_NUM_THREADS": "1"}
     line = ["timeout", "-k", "5", "100", BIN / "python", "tests/torch/programs/spawned.py"]
@@ -94,6 +95,7 @@ def test_several_waits_for_a_message_that_does_not_come(launched):
     assert done.stdout.splitlines() == ["2 passed"], done.stderr
 
 
+@pytest.mark.long
 def test_messages_that_are_dropped():
     words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/torch/programs/dropped.py")
     done = mpiexec("torch", 1, *words, timeout=100)

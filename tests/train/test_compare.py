@@ -181,6 +181,7 @@ def compared(tmp_path, ranks, *words):
     return json.loads(file.read_text())
 
 
+@pytest.mark.long
 def test_on_ranks(tmp_path):
     strategies = "allreduce,local_sgd:every=2,async_parameter_server,ad_psgd"
     found = compared(tmp_path, 4, "--strategies", strategies, "--epochs", "3", "--step", "0.004")

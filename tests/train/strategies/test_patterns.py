@@ -85,6 +85,7 @@ def expected_bytes(text, p, steps, size):
     return sent
 
 
+@pytest.mark.long
 def test_strategies_send_what_their_patterns_say(tmp_path):
     """A job of 4 ranks trains with each strategy, without and with momentum's arrays; `train --json` counts bytes."""
     file = tmp_path / "found.json"
