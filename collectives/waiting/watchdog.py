@@ -34,6 +34,7 @@ from .watching import Wait
 __all__ = ["watch"]
 
 TICK = 1.0  # seconds between looks
+READ = 1.0  # seconds before MPI_Abort: launchers drop output that they have not read by then
 STILL = 3  # looks in a row without progress after which a thread counts as stuck
 GRACE = 5.0  # seconds beyond the timeout; a thread that can raise asks other ranks first, for up to 2 or 3 s
 
@@ -213,5 +214,6 @@ def _end(context: Any, wait: Wait) -> None:
         faulthandler.dump_traceback(2)
     exit_notes.leave(f"was stuck in a call of MPI's in {place}", {context.identity: context.begun})
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        time.sleep(READ)
         _abort()
     os._exit(1)
