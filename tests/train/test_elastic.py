@@ -227,7 +227,7 @@ def killed_at_random(folder, seed, ranks, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("more", "ranks"), [((), 8), (("--replace",), 4)])
 def test_kills_at_random_moments(more, ranks, seed, tmp_path):
     """Also within recoveries, and while new ranks start."""
