@@ -97,7 +97,7 @@ def activity(threads: Collection[int]) -> dict[int, tuple[bool, object]]:
 def _activity_of(frame: FrameType | None) -> tuple[bool, object]:
     spot = None if frame is None else (frame.f_code, frame.f_lasti)
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
-        if not foreign(frame.f_code.co_filename):
+        if not _is_foreign(frame):
             return True, spot
         frame = frame.f_back
     return frame is None, spot
@@ -118,9 +118,16 @@ def outer_position() -> str | None:
 
 
 def _of_the_program(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and foreign(frame.f_code.co_filename):
+    while frame is not None and _is_foreign(frame):
         frame = frame.f_back
     return frame
+
+
+def _is_foreign(frame: FrameType) -> bool:
+    """As `foreign`; nor do generated methods count, those of named tuples and of this package's data classes."""
+    if frame.f_code.co_filename == "<string>":  # also of ``python -c``, which is the program
+        return str(frame.f_globals.get("__name__")).startswith(("namedtuple_", __name__.partition(".")[0] + "."))
+    return foreign(frame.f_code.co_filename)
 
 
 def foreign(file: str) -> bool:

@@ -244,6 +244,21 @@ def test_communicators_are_looked_at_while_others_are_made():
     assert not failures
 
 
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [
+        ("namedtuple_Call", __file__),
+        ("collectives.torch.work", __file__),
+        ("__main__", "<string>:1"),
+        (None, "<string>:1"),
+    ],
+)
+def test_generated_methods_are_not_where_a_program_is(module, place):
+    scope = {"__name__": module, "position": position}
+    exec("def look(thread): return position(thread)", scope)
+    assert scope["look"](threading.get_ident()).startswith(place)
+
+
 def test_asking_where_a_thread_is_keeps_nothing_alive():
     class Thing:
         pass
