@@ -17,8 +17,8 @@ from ..core import _core
 from ..errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, PeerFailure
 
 __all__ = [
-    "Answer", "activity", "foreign", "libraries", "lines", "missing", "outer_position", "overdue", "position",
-    "verdict", "waiting_for",
+    "Answer", "activity", "foreign", "is_foreign", "libraries", "lines", "missing", "outer_position", "overdue",
+    "position", "verdict", "waiting_for",
 ]  # fmt: skip
 
 MOST = 16  # most ranks that an error message describes
@@ -97,7 +97,7 @@ def activity(threads: Collection[int]) -> dict[int, tuple[bool, object]]:
 def _activity_of(frame: FrameType | None) -> tuple[bool, object]:
     spot = None if frame is None else (frame.f_code, frame.f_lasti)
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
-        if not _is_foreign(frame):
+        if not is_foreign(frame):
             return True, spot
         frame = frame.f_back
     return frame is None, spot
@@ -118,12 +118,12 @@ def outer_position() -> str | None:
 
 
 def _of_the_program(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and _is_foreign(frame):
+    while frame is not None and is_foreign(frame):
         frame = frame.f_back
     return frame
 
 
-def _is_foreign(frame: FrameType) -> bool:
+def is_foreign(frame: FrameType) -> bool:
     """As `foreign`; nor do generated methods count, those of named tuples and of this package's data classes."""
     if frame.f_code.co_filename == "<string>":  # also of ``python -c``, which is the program
         return str(frame.f_globals.get("__name__")).startswith(("namedtuple_", __name__.partition(".")[0] + "."))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import _core
-from .diagnosis import foreign, position
+from .diagnosis import is_foreign, position
 
 __all__ = ["Note", "Reader", "ending", "finalizing", "leave", "note", "uncaught"]
 
@@ -114,9 +114,9 @@ def ending() -> str:
 def _raised_at(trace: Any) -> str:
     place = ""
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not place or not foreign(file):
-            place = f" at {file}:{trace.tb_lineno}"
+        frame = trace.tb_frame
+        if not place or not is_foreign(frame):
+            place = f" at {frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
 
