@@ -101,7 +101,7 @@ def test_long_vectors(algorithm):
 
 @pytest.mark.slow
 @each_algorithm
-@pytest.mark.parametrize("size", range(1, 34))
+@pytest.mark.parametrize("size", [*range(1, 20), 23, 24, 31, 32, 33])
 def test_everything(algorithm, size):
     chance = random.Random(size)
     pairs = ALL if algorithm.spec.reduces else [("int8", "sum"), ("float64", "sum"), ("complex128", "sum")]
