@@ -23,7 +23,7 @@ RANKS = {
     "calls": {"openmpi": (1, 2, 3, 5, 7, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},  # ranks of the last two spin
     "communicator": {"openmpi": (1, 2, 3, 5, 8), "mpich": (1, 2, 3), "impi": (1, 2, 3)},
     "more": {"openmpi": (1, 2, 3, 5), "mpich": (2, 3), "impi": (2, 3)},
-    "limit": {"mpich": (2, 3), "impi": (2,)},  # Intel MPI takes minutes for all that it has
+    "limit": {"mpich": (2, 3), "impi": (2, 3)},
     "exchanges": {"openmpi": (1, 2, 3, 4, 6), "mpich": (2, 3), "impi": (2, 3)},
     "reproducible": {"openmpi": (1, 3, 5, 8), "mpich": (2,), "impi": (2,)},
     "bench": {"openmpi": (2, 3), "mpich": (2,), "impi": (2,)},
