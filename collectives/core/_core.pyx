@@ -39,6 +39,7 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
     int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil
+    int Py_IsInitialized() noexcept nogil
     object PyCapsule_New(void *, const char *, void *)
     bint PyCapsule_IsValid(object, const char *)
     void *PyCapsule_GetPointer(object, const char *) except NULL

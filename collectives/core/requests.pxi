@@ -119,9 +119,24 @@ def survived(bint was_broken):
     coll_progress_survived(was_broken)
 
 
+def watch_process(int pid):
+    """Watch a rank of this machine: if its process ``pid`` ends, MPI_Finalize is ended after 5 s, if it hangs."""
+    coll_progress_watch_process(pid)
+
+
 def ends_with(int code):
-    """Set the exit code of a process whose MPI_Finalize must be ended after :func:`survived`; 0 without this call."""
+    """Note that the program has ended, and the exit code of this process if its MPI_Finalize must be ended."""
     coll_progress_exit_code(code)
+
+
+cdef int finalized(void *unused) noexcept:
+    coll_progress_finalized()
+    return 0
+
+
+cdef int tells_return() noexcept nogil:
+    """Have the main thread call `finalized` when it is back in the interpreter, which may be gone, though."""
+    return not Py_IsInitialized() or Py_AddPendingCall(finalized, NULL) == 0
 
 
 def abort():

@@ -139,7 +139,7 @@ cdef class MPILibrary:
 
     def watch_end(self):
         """Have MPI_Finalize, when it begins, end the calls under way, or abort the program if it might hang."""
-        check(coll_progress_watch_end(self.api), "watch for MPI_Finalize")
+        check(coll_progress_watch_end(self.api, tells_return), "watch for MPI_Finalize")
 
     def endpoint(self, uintptr_t comm, owner):
         """An endpoint on the communicator with handle ``comm``, which ``owner`` keeps alive."""

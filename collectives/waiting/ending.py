@@ -14,7 +14,7 @@ from ..diagnostics.diagnosis import Answer
 from ..errors import CollectiveError
 from ..system import heap
 
-__all__ = ["at_the_end", "forked", "refuse_if_forked", "say"]
+__all__ = ["at_the_end", "finalizing", "forked", "refuse_if_forked", "say"]
 
 LAST_CALL = 5_000_000_000  # ns to wait, at the end of the program, for requests that are not complete
 TOLD = 64  # most ranks of other machines that are told of a failed program, for each communicator
@@ -50,6 +50,23 @@ def say(how: str, failed: bool = False) -> None:
                 context.mpi_queries.tell(far[:TOLD])
 
 
+def finalizing() -> None:
+    """What to do in MPI_Finalize that the program calls itself."""
+    say(exit_notes.finalizing())
+    _watch_neighbours()
+
+
+def _watch_neighbours() -> None:
+    """Have MPI_Finalize ended if it hangs because a rank of this machine dies meanwhile, in a job that goes on then."""
+    if "mpi4py.MPI" not in sys.modules or _core.ended():
+        return
+    from ..system import mpi_library
+
+    if mpi_library.why_no_survivors() is None:
+        for pid in {near.pid for context in peer_queries.contexts() for near in context.neighbours.values()}:
+            _core.watch_process(pid)
+
+
 @atexit.register
 def _stop() -> None:
     if not _forked:
@@ -64,6 +81,7 @@ def _stop() -> None:
             hopeless = any(context.broken and not context.abandoned for context in contexts)
             if not _core.ended() and (any(context.misses_some() for context in contexts) or _replaces_a_rank()):
                 _core.survived(False)
+            _watch_neighbours()
             for context in contexts:  # nobody waits for these receives any more
                 context.give_up_messages(receives_only=True)
             _core.stop_progress(0 if hopeless else LAST_CALL)

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from ..arguments.signature import Call
 from ..core import _core
-from ..diagnostics import deaths, exit_notes
+from ..diagnostics import deaths
 from ..errors import CollectiveError, PeerFailure
 from ..system import mpi_library
 from . import ending
@@ -35,7 +35,7 @@ def watch_finalize() -> None:
     MPI_Finalize first deletes the attributes of MPI_COMM_SELF, in reverse order of their setting.
     """
     mpi_library.library().watch_end()
-    key = MPI.Comm.Create_keyval(delete_fn=lambda *_: ending.say(exit_notes.finalizing()))
+    key = MPI.Comm.Create_keyval(delete_fn=lambda *_: ending.finalizing())
     MPI.COMM_SELF.Set_attr(key, True)
 
 

@@ -2,18 +2,31 @@
 #include "base/error.h"
 #include "progress.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+enum { LOOK = 50, LOOKS = 100 }; /* ms between looks at MPI_Finalize, and their number: 5 s */
 
 static _Atomic int ended; /* MPI is finalized, or this is a forked child */
 static char broken[256];  /* the first reason why MPI_Finalize might hang */
 static int reasons;
-static int exit_code;
-static int survived; /* whether a rank has died and the others have continued */
+static int exit_code = -1;   /* that of the program, if it has ended */
+static _Atomic int survived; /* whether a rank has died and the others have continued */
+static int processes = -1;   /* an epoll file with the processes that are watched; -1: none */
+static _Atomic int returned; /* whether MPI_Finalize has */
+static int (*tells_return)(void);
 static const coll_mpi_api *world;
 static _Atomic(_Atomic char *) note; /* shared memory that tells other processes when MPI_Finalize has begun */
 
@@ -58,10 +71,52 @@ void coll_progress_survived(int was_broken) {
         coll_progress_mended();
 }
 
-/* Called when the program has ended and its output is written; only MPI_Finalize has not returned. */
-static void leave(int signal) {
-    (void)signal;
-    _exit(exit_code);
+void coll_progress_watch_process(int pid) {
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) {
+        survived |= errno == ESRCH;
+        return;
+    }
+    if (processes < 0)
+        processes = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(processes, EPOLL_CTL_ADD, fd, &event);
+}
+
+void coll_progress_finalized(void) {
+    returned = 1;
+}
+
+/* Whether a rank has died; the processes that are watched end in MPI_Finalize, after all have come there, or die. */
+static int one_died(void) {
+    struct pollfd file = {processes, POLLIN, 0};
+    return survived || poll(&file, 1, 0) > 0; /* poll ignores a file of -1 */
+}
+
+/* MPI's last fence can wait for ever for a rank that died, and a rank can die within it. */
+static void *guard(void *unused) {
+    (void)unused;
+    int looks = 0;
+    for (; !returned && looks < LOOKS; looks += one_died())
+        nanosleep(&(struct timespec){0, LOOK * 1000000}, NULL);
+    if (returned)
+        return NULL;
+    if (exit_code < 0)
+        fprintf(stderr, "collectives: a rank died, and MPI_Finalize does not return: this process is ended\n");
+    _exit(exit_code < 0 ? 1 : exit_code);
+}
+
+static void start_guard(void) {
+    pthread_t thread;
+    sigset_t all, before;
+    if ((!survived && processes < 0) || (tells_return && !tells_return()))
+        return;
+    atexit(coll_progress_finalized); /* mpi4py calls MPI_Finalize before the program's other functions for its exit */
+    sigfillset(&all);                /* signals are for the program's threads */
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    if (pthread_create(&thread, NULL, guard, NULL) == 0)
+        pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* Requests that are not complete. MPI shows the last one as complete just before it counts as such here, and the thread
@@ -100,16 +155,14 @@ static void at_end(void) {
     ended = 1;
     if (note)
         *note = '2';
-    if (survived) { /* MPI's last fence can wait for ever for a rank that died */
-        signal(SIGALRM, leave);
-        alarm(5);
-    }
+    start_guard();
 }
 
-int coll_progress_watch_end(const coll_mpi_api *mpi) {
+int coll_progress_watch_end(const coll_mpi_api *mpi, int (*tells)(void)) {
     if (world)
         return COLL_OK;
     world = mpi;
+    tells_return = tells;
     int code = coll_progress_watch_forks();
     return code == COLL_OK ? mpi->at_finalize(at_end) : code;
 }

@@ -13,12 +13,18 @@ void coll_progress_mended(void);
 /* A rank died and the others continue. The communicator was revoked, so that nothing is under way on it any more. If it
  * was broken, that reason for MPI_Abort is taken back. */
 void coll_progress_survived(int was_broken);
-/* The exit code of a process whose MPI_Finalize had to be ended; 0 without this call. */
+/* A process of this machine, whose end during MPI_Finalize means that a rank died. For jobs that go on then. */
+void coll_progress_watch_process(int pid);
+/* The program has ended with this exit code, that of a process whose MPI_Finalize had to be ended. Without this call
+ * the code is 1, and there is a message: the program may have had more to do. */
 void coll_progress_exit_code(int);
 /* MPI_Abort, or the end of this process if that hangs. Not within the interpreter's lock, which MPI_Abort may keep. */
 void coll_progress_abort(void);
-/* Have these checks made when MPI_Finalize begins. COLL_OK or an error. */
-int coll_progress_watch_end(const coll_mpi_api *);
+/* Have these checks made when MPI_Finalize begins. If a rank died, MPI_Finalize is ended after 5 s, with the process,
+ * unless coll_progress_finalized is called. It is left alone if `tells`, called when it begins, returns 0: then nobody
+ * makes that call. COLL_OK or an error. */
+int coll_progress_watch_end(const coll_mpi_api *, int (*tells)(void));
+void coll_progress_finalized(void);
 /* MPI_Finalize writes '2' to *state, once no call of this process can begin any more; NULL: nowhere. */
 void coll_progress_note(char *state);
 /* From now on forked children use no requests and no thread; coll_progress_watch_end includes this. */

@@ -171,3 +171,35 @@ def test_where_the_launcher_ends_the_job(mpi):
     assert code == 0, output
     assert output.count("no communicator of survivors: this launcher ends the job when a rank dies") == 2
     assert "--with-ft ulfm" in output
+
+
+def test_the_program_goes_on_after_mpi_finalize():
+    """MPI_Finalize is ended after 5 s if it hangs, and with it the process; one that has returned is left alone."""
+    code, output = run("openmpi", """
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            comm.Barrier()
+        except collectives.PeerFailure:
+            comm.shrink().Barrier()
+        MPI.Finalize()
+        time.sleep(6.5)
+        report("went on")
+    """, ranks=3, flags=ULFM)  # fmt: skip
+    assert output.count("went on") == 2, output
+    assert code == 0, output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_death_within_mpi_finalize(seed):
+    """Its last fence may wait for the dead rank for ever, of which nobody has heard when it begins."""
+    code, output = run("openmpi", f"""
+        import random
+        comm.Barrier()
+        if rank == 1:
+            signal.setitimer(signal.ITIMER_REAL, random.Random({seed}).uniform(0.001, 0.08))
+        report("ends")
+    """, ranks=5, flags=ULFM)  # fmt: skip
+    assert output.count("ends") >= 4, output
+    assert code == 0, output

@@ -240,12 +240,15 @@ class Survival(Lifeline):
     def close(self, *others: Any) -> None:
         """See `Lifeline.close`. Nothing is freed if a rank has died, or dies meanwhile: MPI keeps those."""
         atexit.unregister(self._end_process)
-        try:
-            for comm in (self._comm, self._plain, *others) if self._whole else ():
+        for comm in (self._comm, self._plain, *others) if self._whole else ():
+            try:
                 comm.Free()
-        except Exception as error:
-            if not is_loss(error):
-                raise
+            except Exception as error:
+                if not is_loss(error):
+                    raise
+                if survives(comm):  # a communicator of this library's, of which MPI_Finalize must not wait for anything
+                    comm.Revoke()
+                return
 
 
 class Agreement:
