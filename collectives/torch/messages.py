@@ -235,7 +235,7 @@ class MPIMessage(Message):
         super().__init__(messages, *about)
         self._request = request
         self._mpi = importlib.import_module("mpi4py.MPI")
-        self._status = self._mpi.Status()
+        self._statuses: list[Any] = []  # of the tests that may have completed the request
         self._withdrawn = False
 
     def _is_over(self) -> bool:
@@ -254,7 +254,7 @@ class MPIMessage(Message):
                 if not self._withdrawn:
                     self._withdrawn = True
                     self._request.Cancel()
-                self._ended = self._request.Test(self._status)
+                self._ended = self._request.Test(self._mpi.Status())
                 return not self._ended
             except self._mpi.Exception:  # MPI itself has ended the request, with an error: the other rank died
                 return 0
@@ -269,14 +269,27 @@ class MPIMessage(Message):
             if self._error is not None:
                 raise self._error
             try:
-                # MPI gives the status of a completed request once: a signal's handler may test right after it.
-                if not self._ended and (not self._request or self._request.Test(self._status)):
+                if not self._ended and self._completes() and not self._ended:
                     self._check_length()
                     self._finish()
             except (self._mpi.Exception, CollectiveMismatch) as e:
                 self._error = e
                 raise
             return self._ended
+
+    def _completes(self) -> bool:
+        """Whether MPI has completed the request. It gives the status once, also if a signal's handler tests before or
+        after it, within another test."""
+        self._statuses.append(self._mpi.Status())
+        if not self._request or self._request.Test(self._statuses[-1]):
+            return True
+        self._statuses.pop()
+        return False
+
+    @property
+    def _status(self) -> Any:
+        """The status of the completed request; others have MPI.ANY_SOURCE, which is negative, as their source."""
+        return max(self._statuses, key=lambda status: status.Get_source())
 
     def _check_length(self) -> None:
         found = self._bytes if self._target is None else self._status.Get_elements(self._mpi.BYTE)

@@ -108,32 +108,48 @@ def test_a_signal_handler_may_test_within_a_test():
 
 
 class Signalled:
-    """A request, and a signal as soon as MPI has completed it."""
+    """A request, and a signal just before each test, or as soon as MPI has completed it."""
 
-    def __init__(self, request):
-        self.request = request
+    def __init__(self, request, before):
+        self.request, self.before = request, before
 
     def __bool__(self):
         return bool(self.request)
 
     def Test(self, status):
+        if self.before:
+            signal.raise_signal(signal.SIGALRM)
         done = self.request.Test(status)
-        if done:
+        if done and not self.before:
             signal.raise_signal(signal.SIGALRM)
         return done
 
 
-def test_a_signal_handler_may_test_what_has_just_come():
-    if RANK == 0:
-        a, seen = torch.zeros(1), []
-        work = dist.irecv(a)
-        work._request = Signalled(work._request)
-        signal.signal(signal.SIGALRM, lambda *_: seen.append(work.is_completed() and a.item()))
-        work.wait()
-        assert seen == [7]
-    elif RANK == 1:
-        dist.send(torch.full((1,), 7.0), 0)
-    dist.barrier()
+def receive(before):
+    """Receive 7 from rank 1, while a signal's handler tests the receive."""
+    a, seen, handling = torch.zeros(1), [], []
+
+    def handle(*_):
+        if not handling:
+            handling.append(True)
+            seen.append(work.is_completed() and a.item())
+            handling.pop()
+
+    work = dist.irecv(a)
+    work._request = Signalled(work._request, before)
+    signal.signal(signal.SIGALRM, handle)
+    work.wait()
+    assert seen[-1] == 7
+    assert work._source_rank() == 1
+
+
+def test_a_signal_handler_may_test_just_before_or_after_a_message_is_noticed():
+    for before in (True, False):
+        if RANK == 0:
+            receive(before)
+        elif RANK == 1:
+            dist.send(torch.full((1,), 7.0), 0)
+        dist.barrier()
 
 
 if __name__ == "__main__":
