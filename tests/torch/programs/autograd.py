@@ -44,7 +44,8 @@ def main() -> None:
     from torch.testing._internal.common_utils import TestCase
     from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
 
-    os.environ.update(MASTER_ADDR="127.0.0.1")
+    # Without the barrier a remote call may reach a rank that has not made its group yet, with any backend.
+    os.environ.update(MASTER_ADDR="127.0.0.1", TORCH_DIST_INIT_BARRIER="1")
     module = load(backend)
     tests = {4: module.DdpComparisonTest, 6: module.DdpUnderDistAutogradTest}[SIZE]
     case = type("Tests", (TestCase, TensorPipeRpcAgentTestFixture, tests), {"rank": RANK})
