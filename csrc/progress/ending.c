@@ -1,10 +1,9 @@
 #include "ending.h"
 #include "base/error.h"
-#include "progress.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -108,15 +107,11 @@ static void *guard(void *unused) {
 
 static void start_guard(void) {
     pthread_t thread;
-    sigset_t all, before;
     if ((!survived && processes < 0) || (tells_return && !tells_return()))
         return;
     atexit(coll_progress_finalized); /* mpi4py calls MPI_Finalize before the program's other functions for its exit */
-    sigfillset(&all);                /* signals are for the program's threads */
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    if (pthread_create(&thread, NULL, guard, NULL) == 0)
+    if (coll_thread_create(&thread, guard, NULL) == COLL_OK)
         pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* Requests that are not complete. MPI shows the last one as complete just before it counts as such here, and the thread

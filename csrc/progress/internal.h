@@ -1,4 +1,4 @@
-/* What the queue (progress.c) and its thread (thread.c) share. */
+/* What the queue (progress.c), its thread (thread.c) and the end of the process (ending.c) share. */
 #ifndef COLL_PROGRESS_INTERNAL_H
 #define COLL_PROGRESS_INTERNAL_H
 
@@ -24,6 +24,8 @@ int coll_queue_waiters(void);
 /* In a forked child: the queue is empty. */
 void coll_queue_forget(void);
 
+/* Make a thread that takes no signal of the process. COLL_OK or COLL_ERR_MEMORY. */
+int coll_thread_create(pthread_t *made, void *(*function)(void *), void *argument);
 /* Start the thread if it does not run. COLL_OK or an error. */
 int coll_thread_start(void);
 /* Wake the thread if it sleeps for want of requests. */

@@ -167,16 +167,16 @@ static void *serve(void *mine) {
  * block it would get it instead, and its default action ends the process. What a fault of the thread's own raises is
  * not blocked. A thread that runs the program at large must not be made like this, since processes that it starts
  * inherit what is blocked. */
-static int create(void *mine) {
+int coll_thread_create(pthread_t *made, void *(*function)(void *), void *argument) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
     sigset_t others, before;
     sigfillset(&others);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         sigdelset(&others, faults[i]);
     pthread_sigmask(SIG_BLOCK, &others, &before);
-    int made = pthread_create(&thread, NULL, serve, mine) == 0;
+    int error = pthread_create(made, NULL, function, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return made;
+    return error ? COLL_ERR_MEMORY : COLL_OK;
 }
 
 int coll_thread_start(void) {
@@ -185,7 +185,7 @@ int coll_thread_start(void) {
     pthread_mutex_lock(&bell);
     if (!running) {
         void *mine = (void *)(uintptr_t)++generation;
-        running = coll_progress_watch_forks() == COLL_OK && create(mine);
+        running = coll_progress_watch_forks() == COLL_OK && coll_thread_create(&thread, serve, mine) == COLL_OK;
     }
     int made = running;
     pthread_mutex_unlock(&bell);
