@@ -215,12 +215,16 @@ class _Keeps(InLowerCase):
         super().Free()  # type: ignore[misc]
 
     def _has_passed(self, wait: bool) -> bool:
-        """Whether all ranks are known to make this call; ``wait``: wait for that. CollectiveMismatch if they differ."""
+        """Whether all ranks are known to make this call; ``wait``: wait for that. CollectiveMismatch if they differ.
+
+        After a mismatch MPI may still write what it has begun to move, so the run, which is kept, keeps this request.
+        """
         if self._check is None:
             return True
         try:
             passed = self._check.ended(wait)
         except BaseException as e:
+            self._run.request = self
             self._context.fail(self._run, e)
         if passed:
             self._check = None
