@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from ..arguments import exchanges, movement, reductions
-from ..arguments.buffers import in_place, op_code
+from ..arguments.buffers import op_code
 from ..arguments.calls import COLLECTIVES, EXCHANGES, Arguments, Collective, Draft, Options, checked_root
 from ..arguments.datatypes import DTYPE_CODES, of_any
 from ..arguments.memory import OnDevice
@@ -22,7 +21,7 @@ from ..runtime.mpi_context import MPIContext
 from ..schedules.registry import ScheduleAlgorithm, algorithms, find
 from ..selection.policy import ByMPI, Choice, Demand, Rules
 from ..waiting.mpi_calls import BOUNDED, MPIRun
-from . import exact_sums, wide_accumulation
+from . import counts, exact_sums, wide_accumulation
 from .by_mpi import Repeated, method_of
 from .checks import Check
 
@@ -267,7 +266,8 @@ class Blocking:
             return Draft(collective, shape, context.token, context.token, 0, context)
         if collective.reduces:
             if collective.name == "reduce_scatter" and arguments.recvcounts is None:
-                arguments.recvcounts = self._counts_of_all(arguments, timeout)
+                run = functools.partial(self._run, options=Options(timeout=timeout))
+                arguments.recvcounts = counts.of_all(run, collective, arguments, context)
             return reductions.draft(collective, arguments, context.library, context.rank, context.size)
         if collective.exchanges:
             return exchanges.draft(collective, arguments, self._peers(context, collective), context.rank, context.size)
@@ -286,16 +286,6 @@ class Blocking:
             crossed = topology.Get_topology() == MPI.CART
             context.near_peers = _core.Peers(context.size, sources, targets, crossed)
         return context.near_peers
-
-    def _counts_of_all(self, arguments: Arguments, timeout: float | None) -> Any:
-        """All-gather the numbers of elements that ranks receive, for a reduce-scatter without ``recvcounts``."""
-        if in_place(arguments.sendbuf):
-            raise TypeError("recvcounts: needed where sendbuf is MPI.IN_PLACE")
-        mine = np.array([reductions.parse(arguments.recvbuf, "recvbuf", True).count])
-        counts = np.zeros(self._entered.size, mine.dtype)
-        self._entered.turn.part()
-        self._run(COLLECTIVES["allgather"], Arguments(mine, counts), Options(timeout=timeout))
-        return counts
 
     # COLLECTIVES_CHECK
 
@@ -334,39 +324,45 @@ class Blocking:
         """
         context = self._entered
         begun = context.begun
-        self._check(draft, choice, options.timeout)
         try:
-            self._run_each(context, draft, choice, options)
+            self._check(draft, choice, options.timeout)
+            is_whole = self._run_each(context, draft, choice, options)
         except BaseException as e:
             waited_for = context.begun != begun or context.checked and not isinstance(e, (TypeError, ValueError))
             if waited_for and context.broken is None:
                 context.torn(draft.collective.name, e)
             raise
+        if is_whole:  # last, as no rank waits for it
+            draft.store()
 
-    def _run_each(self, context: MPIContext, draft: Draft, choice: Choice, options: Options) -> None:
+    def _run_each(self, context: MPIContext, draft: Draft, choice: Choice, options: Options) -> bool:
+        """Run the parts of a call; whether there was one only, the call itself, whose ``store`` is yet to be made."""
         if exact_sums.serves(draft, choice, options):
             run_part = functools.partial(self._run_now, context)
             exact_sums.run(run_part, context.rank, context.size, draft, options.timeout)
-            return
+            return False
         run = self._reference if options.engine == "python" else self._blocking
         for part in self._parts(draft, choice, options, wide_accumulation.MOST):
             run(choice, part, options.timeout)
+            if part is draft:
+                return True
+            part.store()
+        return False
 
     def _blocking(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
+        """Run a blocking call by the C executor or the engine; its ``store`` is left to the caller."""
         context = self._enter()
         draft.load()
         context.run(context.operation(choice, draft.shape), draft.source, draft.target, draft, timeout)
-        draft.store()
 
     def _reference(self, choice: Choice, draft: Draft, timeout: float | None) -> None:
-        """Run a blocking call in the Python executor."""
+        """Run a blocking call in the Python executor; its ``store`` is left to the caller."""
         context, shape = self._enter(), draft.shape
         if shape.op is not None and not isinstance(shape.op, int):
             raise ValueError("engine: 'python' applies the predefined ops only")
         draft.load()
         with context.walking(draft.collective.name):
             context.end_walk(*context.begin_walk(choice, draft, context.internal), timeout)
-        draft.store()
 
 
 def _moved(draft: Draft, seen: Seen) -> bool:

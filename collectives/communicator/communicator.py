@@ -186,7 +186,8 @@ class Communicator(Buffered, StartedObjects, Derived, MPI.Intracomm):
         ``nbytes`` counts all blocks together. ``dtype`` (a name, a NumPy dtype, an MPI datatype) and ``op`` matter if
         the collective reduces. If a selection table has made the choice, the text has the time that its model expects.
         If the ranks do not share memory, it has the reason, as far as this rank knows. With ``gpu`` it says how a call
-        on arrays of a GPU would run (docs/gpu.md).
+        on arrays of a GPU would run (docs/gpu.md). ValueError for an unknown collective or a negative length. A local
+        call, except the first one on a communicator of ``Idup``, which waits for all ranks.
         """
         context = self._enter()
         draft, choice = self._foresee(collective, nbytes, dtype, op)

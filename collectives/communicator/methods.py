@@ -74,14 +74,17 @@ _BUFFERS = (
     "Buffers are contiguous arrays of NumPy, torch or DLPack, or mpi4py's lists, such as ``[array, count, datatype]``."
 )
 _INDENT = " " * 8  # as of docstrings in the source
-_COUNTS = "Without ``recvcounts``, the call first gathers the counts of all ranks."
+_COUNTS = (
+    "Without ``recvcounts``, the call first waits until all ranks have told their counts, also if it is non-blocking; "
+    "with MPI.IN_PLACE it needs them."
+)
 _STARTS = "Non-blocking :meth:`{0}`; returns a request, which ``MPI.Request.Waitall`` takes, too."
 _LASTS = "Persistent :meth:`{0}`; returns a request with ``Start``, ``Wait`` and ``Free``."
 _BETWEEN = (
     "Between the start of the call and the end of ``Wait`` the program must not change the buffers, and the result is "
     "not yet there. Raises TypeError or ValueError for arguments that cannot be served; ``Wait`` raises "
     "CollectiveTimeout, CollectiveMismatch, PeerFailure or another CollectiveError, and ``Test`` all but the first. "
-    "Below MPI.THREAD_MULTIPLE the MPI library serves the call."
+    "Below MPI.THREAD_MULTIPLE the MPI library serves the call, and arrays on a GPU are a RuntimeError."
 )
 
 #: What the fast path passes on for an argument that is not given.

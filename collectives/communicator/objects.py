@@ -117,11 +117,14 @@ class Objects:
         return _core.gather_objects(self, sendobj)
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
-        """On rank i the i-th object of the root's sequence ``sendobj``, which has one for each rank."""
+        """On rank i the i-th object of the root's sequence ``sendobj``; ValueError unless it has one for each rank."""
         return _core.scatter_object(self, sendobj, root)
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
-        """Send the i-th object of ``sendobj`` to rank i; return the objects received from all ranks, in rank order."""
+        """Send the i-th object of ``sendobj`` to rank i; return the objects received from all ranks, in rank order.
+
+        ValueError unless ``sendobj`` has one object for each rank.
+        """
         return _core.alltoall_objects(self, sendobj)
 
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:

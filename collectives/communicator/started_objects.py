@@ -37,7 +37,8 @@ class ObjectRequest:
         """``move()`` moves the bytes, in another thread; ``result`` makes of what it returns the result, in wait."""
         self._move = move
         self._result: Callable[[Any], Any] | None = result
-        self._moved, self._lock = threading.Event(), threading.Lock()
+        self._moved, self._lock = threading.Event(), threading.RLock()
+        self._maker: int | None = None  # the thread that makes the result just now
         self._found: Any = None
         self._error: BaseException | None = None
 
@@ -50,18 +51,30 @@ class ObjectRequest:
         self._moved.set()
 
     def wait(self) -> Any:
-        """Wait until the call is complete and return its result; raises the error that ended it early."""
+        """Wait until the call is complete and return its result; raises the error that ended it early.
+
+        RuntimeError in a signal handler, or an op, that has interrupted this thread while it makes the result.
+        """
         self._moved.wait()
         if self._error is not None:
             raise self._error
+        if self._makes_now():
+            raise RuntimeError("wait: this thread is making the result of this very call")
         with self._lock:
-            if self._result is not None:
-                self._found, self._result = self._result(self._found), None
+            self._maker = threading.get_ident()  # first: a handler that comes after the look finds that
+            try:
+                if self._result is not None:
+                    self._found, self._result = self._result(self._found), None
+            finally:
+                self._maker = None
         return self._found
 
     def test(self) -> tuple[bool, Any]:
         """Whether the call is complete, and then its result; else None."""
-        return (True, self.wait()) if self._moved.is_set() else (False, None)
+        return (True, self.wait()) if self._moved.is_set() and not self._makes_now() else (False, None)
+
+    def _makes_now(self) -> bool:
+        return self._maker == threading.get_ident()
 
     @staticmethod
     def waitall(requests: Iterable[ObjectRequest]) -> list[Any]:
@@ -85,7 +98,7 @@ class _Mover:
         self._end = weakref.finalize(self, self._calls.put, None)
 
     def start(self, move: Callable[..., Any], *args: Any, result: Callable[[Any], Any]) -> ObjectRequest:
-        request = ObjectRequest(functools.partial(move, self.comm, *args), result)
+        request = ObjectRequest(functools.partial(_move, self.comm, move, *args), result)
         self.put(request._run)
         return request
 
@@ -108,6 +121,20 @@ def _serve(calls: queue.SimpleQueue[Callable[[], None] | None], before: threadin
     while (call := calls.get()) is not None:
         call()
         del call  # or this frame would keep the last call's bytes
+
+
+def _move(comm: Any, move: Callable[..., Any], *args: Any) -> Any:
+    """The result of ``move(comm, *args)``, whose steps all ranks make.
+
+    After an exception between two steps, such as a MemoryError, other ranks would wait for the next one: they are told.
+    """
+    try:
+        return move(comm, *args)
+    except BaseException as e:
+        context = comm._context
+        if context is not None and context.broken is None:
+            context.torn(f"i{move.__name__.strip('_')}", e)
+        raise
 
 
 def _end(request: Any) -> None:
@@ -227,7 +254,10 @@ class StartedObjects(Objects):
         return self.Ibarrier()
 
     def ibcast(self, obj: Any, root: int = 0) -> ObjectRequest:
-        """Non-blocking :meth:`bcast`; the object is pickled now, and the request's ``wait()`` returns it."""
+        """Non-blocking :meth:`bcast`; the object is pickled now, and the request's ``wait()`` returns it.
+
+        The first such call on a communicator waits for all ranks. RuntimeError below MPI.THREAD_MULTIPLE.
+        """
         context = self._enter()
         root = checked_root(root, context.size)
         stream = MPI.pickle.dumps(obj) if context.rank == root else None

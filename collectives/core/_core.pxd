@@ -335,12 +335,12 @@ cdef extern from "base/trace.h" nogil:
         uint32_t comm
         uint16_t name
         uint8_t collective, form, thread, failed
-    ctypedef struct coll_trace_moment:
+    ctypedef struct coll_moment:
         uint64_t ticks, ns
     ctypedef struct coll_trace:
         coll_trace_event *events
         size_t count, most, dropped
-        coll_trace_moment *moments
+        coll_moment *moments
         size_t nmoments
     int coll_trace_init(coll_trace *, size_t)
     void coll_trace_free(coll_trace *)

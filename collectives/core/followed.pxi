@@ -35,6 +35,8 @@ cdef int followed_end(followed *f) noexcept with gil:
         (<Followed>f.owner).then()
     except BaseException as e:
         (<Followed>f.owner).failure = e
+        if isinstance(e, KeyboardInterrupt):  # it is for the call that this thread waits for, which may be another one
+            PyErr_SetInterrupt()
         return COLL_ERR_CALLBACK
     return COLL_OK
 

@@ -300,8 +300,10 @@ cdef class Operation:
     cpdef drop(self):
         """Release the buffers of a call that has ended and begins no more, and the functions that use them.
 
-        Another thread may have this object for a moment longer.
+        Another thread may have this object for a moment longer. What such a function has raised stays for later waits.
         """
+        if self.followed is not None and self.followed.failure is not None:
+            self.failure = self.followed.failure
         self.buffers = self.holder = self.before = self.followed = None
 
     def let_go(self):

@@ -99,8 +99,10 @@ def _judge(context: Any, operation: _core.Operation, watch: Watch, timeout: floa
             return  # it has ended meanwhile, perhaps with an error of its own, which its wait raises
         if not isinstance(e, CollectiveError):
             raise
-        operation.failure = e
         _log.error("%s: %s", type(e).__name__, e)  # first, since the program may end as soon as MPI's wait does
+        if operation.done or operation.begin != begin:  # now, and a persistent call may have been started again
+            return
+        operation.failure = e
         operation.withdraw()
         if operation.error() is not None:  # else it has just completed
             context.note(operation, e)

@@ -177,9 +177,8 @@ class Waiting(GivingUp):
 
     def take_turn(self) -> None:
         """Take the communicator's turn for a call, ended by ``turn.give``; CollectiveError if a call is under way."""
-        if not self.turn.take():
+        while not self.turn.take():
             turns.refuse(self)
-            self.turn.take()
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
@@ -233,9 +232,11 @@ class Waiting(GivingUp):
     ) -> CollectiveError:  # fmt: skip
         """The error of ``run``, of class ``kind``; its message has ``why`` and what the ranks are doing.
 
-        ``behind`` are the ranks that the run waits for; they come first in the message.
+        ``behind`` are the ranks that the run waits for; they come first in the message. If calls differ, all of
+        them are to be told: a rank that is in no call may be about to raise, too.
         """
-        error = kind(f"{self.place_of(run)}: {why}{lines(self.parties(run, behind))}")
+        parties = self.parties(run, behind, again=kind is CollectiveMismatch)
+        error = kind(f"{self.place_of(run)}: {why}{lines(parties)}")
         error.origin = origin
         return error
 

@@ -65,6 +65,60 @@ comm.Free()
 """
 
 
+TORN = """
+import os
+import sys
+from mpi4py import MPI
+import collectives
+
+comm = collectives.Communicator(MPI.COMM_WORLD)
+comm.timeout = 40
+try:
+    comm.iallreduce(1, lambda a, b: sys.exit(3)).wait()
+except (SystemExit, collectives.CollectiveError) as e:
+    print(comm.rank, type(e).__name__, flush=True)
+comm.Barrier()
+print("goes on", flush=True)
+os._exit(0)
+"""
+HANDLED = """
+import signal
+import time
+from mpi4py import MPI
+import collectives
+
+def handler(*_):
+    try:
+        print(request.test(), flush=True)
+        request.wait()
+    except RuntimeError as e:
+        print(e, flush=True)
+
+comm = collectives.Communicator(MPI.COMM_WORLD)
+request = comm.ireduce(1, lambda a, b: (time.sleep(1), a + b)[1])
+if comm.rank == 0:
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+print(request.wait(), request.test(), flush=True)
+"""
+
+
+def test_an_exception_between_lengths_and_bytes_is_told():
+    """The op leaves rank 0's thread by SystemExit; rank 1, which waits for the result, learns of it."""
+    done = mpiexec("openmpi", 2, "-c", TORN, timeout=30)
+    assert "0 SystemExit" in done.stdout, done
+    assert "1 CollectiveError" in done.stdout, done
+    assert done.stdout.count("goes on") == 2, done
+
+
+def test_a_signal_handler_that_looks_at_the_request_whose_result_is_being_made():
+    done = mpiexec("openmpi", 2, "-c", HANDLED, timeout=30)
+    assert done.returncode == 0, done
+    assert "(False, None)" in done.stdout, done
+    assert "wait: this thread is making the result of this very call" in done.stdout, done
+    assert "2 (True, 2)" in done.stdout, done
+
+
 def test_an_interrupted_free_can_be_repeated():
     """The calls before it and those after it are made in their order."""
     done = mpiexec("openmpi", 2, "-c", INTERRUPTED, timeout=60)

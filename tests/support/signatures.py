@@ -20,7 +20,7 @@ from collectives.communicator import Distgraphcomm
 STUB = Path(__file__).resolve().parents[2] / "collectives" / "communicator" / "buffered.pyi"
 #: Types of this library's own options.
 OPTIONS = {
-    "algorithm": "str | None", "deterministic": "bool | None", "timeout": "float | None", "stream": "None",
+    "algorithm": "str | None", "deterministic": "bool | None", "timeout": "float | None", "stream": "Any",
     "engine": 'Literal["c", "python"] | None',
 }  # fmt: skip
 OWNERS = ("Comm", "Intracomm", "Topocomm")
@@ -28,7 +28,7 @@ DEFAULTS = {"SUM": MPI.SUM, "INFO_NULL": MPI.INFO_NULL}
 HEAD = '''"""Types of the methods that take buffers; written by tests/support/signatures.py, see there."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from mpi4py.MPI import INFO_NULL, SUM, Info, Op, Prequest, Request
 from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
