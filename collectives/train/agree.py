@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -53,25 +54,34 @@ def role_of(comm: Any = None) -> Role | None:
 def on_rank_0(comm: Any, make: Callable[[], T]) -> T:
     """The result of ``make()``, which runs on rank 0 only. The result is pickled and sent to all ranks. Collective.
 
-    An exception of ``make()`` is raised on every rank: a ValueError, OSError or ImportError as it is, any other one as
-    what `error_of` makes of it, except on rank 0. `is_own` says which exceptions are left to rank 0 alone.
+    An exception of ``make()`` is raised on every rank. Rank 0 raises it as it is. So do the others if it is a
+    ValueError, OSError or ImportError that can be pickled; else they raise what `error_of` makes of it. `is_own` says
+    which exceptions are left to rank 0 alone.
     """
     result: tuple[T | None, Exception | None] = (None, None)
     mine: Exception | None = None
     if comm.rank == 0:
         try:
             result = (make(), None)
-        except (ValueError, OSError, ImportError) as error:
-            mine, result = error, (None, error)
         except Exception as error:
             if not is_own(error):
                 raise
-            mine, result = error, (None, error_of(0, failure_of(error)))
+            as_it_is = isinstance(error, ValueError | OSError | ImportError) and _travels(error)
+            mine, result = error, (None, error if as_it_is else error_of(0, failure_of(error)))
     value, failure = comm.bcast(result, root=0)
     if failure is not None:
         raise mine or failure
     result_of_rank_0: T = value
     return result_of_rank_0
+
+
+def _travels(error: Exception) -> bool:
+    """Whether another rank can have `error`: it may hold what cannot be pickled, or not be made again from its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
 
 
 def is_own(error: Exception) -> bool:

@@ -48,7 +48,7 @@ def distribute(
     for ``clip_norm``, and whether it is finite) `AllReduce` agrees on over ``mesh.comm``.
 
     `unused` is what happens in ``opt.step()`` if parameters got no gradient: "error" (default) raises RuntimeError,
-    which names them; "zero" gives them a gradient of zeros.
+    which names them; "zero" gives them a gradient of zeros, with which weight decay and momentum still change them.
 
     With a strategy that exchanges gradients, these are under way between ``backward()`` and ``step()``: read them after
     the step, and let the strategy clip them, or call ``strategy.wait()`` first, if it has that. A torch network whose

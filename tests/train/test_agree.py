@@ -1,5 +1,7 @@
 """An exception of one rank where ranks agree: all raise one, of whatever kind it is. The ranks are threads."""
 
+import threading
+
 import pytest
 
 import collectives
@@ -12,6 +14,19 @@ class Odd(Exception):
 
     def __init__(self, one, two):
         super().__init__(one)
+
+
+class Two(ValueError):
+    """Of a known kind, that cannot be pickled back either."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def holding(what):
+    error = OSError(2, "no such file")
+    error.what = what
+    return error
 
 
 def raised(work):
@@ -42,6 +57,9 @@ def failing(error):
         (TypeError("type"), TypeError, "rank 0: type"),
         (ValueError("value"), ValueError, "value"),
         (FloatingPointError("inf"), FloatingPointError, "rank 0: inf"),
+        (Two("two", 2), ValueError, "rank 0: two"),
+        (holding(threading.Lock()), FileNotFoundError, "[Errno 2] rank 0: no such file"),
+        (holding("file"), FileNotFoundError, "[Errno 2] no such file"),
     ],
 )
 def test_an_exception_of_rank_0_is_raised_on_all(error, kind, text):

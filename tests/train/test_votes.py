@@ -54,18 +54,22 @@ class Nothing:
     def advance(self, vote):
         pass
 
+    def due(self, step, late):
+        return False
+
     def save_if_due(self, step, late, postpone):
         pass
 
 
-def settled(lockstep, within=None):
-    """What two ranks decide after three steps. Rank 1 has a signal; rank `within` is between micro-batches at first."""
+def settled(lockstep, within=None, at=0):
+    """What two ranks decide after three steps. Rank 1 has a signal; rank `within` alone is between micro-batches after
+    step `at`."""
 
     def on_rank(comm):
         decisions, found = Decisions(comm, Nothing()), []
         decisions.signals.received = signal.SIGUSR1 if comm.rank == 1 else 0
         for step in range(3):
-            strategy = SimpleNamespace(lockstep=lockstep, accumulating=comm.rank == within and step == 0)
+            strategy = SimpleNamespace(lockstep=lockstep, accumulating=comm.rank == within and step == at)
             found.append(decisions.settle(step, strategy))
             found.append(decisions.waiting)
             if found[-2]:
@@ -85,3 +89,8 @@ def test_ranks_in_step_act_on_the_vote_before_and_others_on_that_of_the_meeting(
 
 def test_all_ranks_wait_for_one_that_is_within_a_step():
     assert settled(False, within=0) == [None, True, "SIGUSR1", False]
+
+
+def test_ranks_in_step_wait_for_one_that_alone_is_within_a_step():
+    """The other one had no gradients in that micro-batch, as in FedAvg if it was not drawn."""
+    assert settled(True, within=0, at=1) == [None, False, None, True, "SIGUSR1", False]

@@ -41,7 +41,8 @@ def is_narrow(dtype: Any) -> bool:
 def squares(array: Array, piece: int = 1 << 15) -> float:
     """The sum of the squares of the elements, of shape (n,). It is finite exactly if all elements are.
 
-    The elements are added in pieces, so that the error does not grow with n.
+    The exception is float64: elements above about 1e154, whose squares it cannot hold, give infinity. The elements are
+    added in pieces, so that the error does not grow with n.
     """
     total = 0.0
     with np.errstate(all="ignore"):

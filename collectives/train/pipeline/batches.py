@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..flat.memory import own as part_of
 from ..tensors import as_numpy, is_tensor
 
 __all__ = ["MicroBatches", "fingerprint"]
@@ -40,9 +41,7 @@ class MicroBatches:
         return stop - start
 
     def _range(self, micro_batch: int) -> tuple[int, int]:
-        small, larger = divmod(self.samples, self.count)
-        start = micro_batch * small + min(micro_batch, larger)
-        return start, start + small + (micro_batch < larger)
+        return part_of(self.samples, micro_batch, self.count)
 
     def input(self, value: int, micro_batch: int) -> Any:
         """An input by its number in a `Graph`: -1 for the first one, -2 for the second."""

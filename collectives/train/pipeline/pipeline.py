@@ -16,6 +16,7 @@ from ..flat.model import Handle, Model
 from ..loading import check_array, check_mapping
 from ..mesh import Mesh
 from ..models.nn import Array
+from ..tensors import as_numpy, is_tensor
 from .activations import Activations
 from .batches import MicroBatches
 from .executor import Executor, LossFunction
@@ -323,8 +324,8 @@ class Pipeline:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take this rank's arrays from a state of the whole model, of any cut, or of this one.
 
-        If that raises an error, nothing has changed: TypeError for what is no mapping, ValueError for an array that is
-        missing or has another shape.
+        If that raises an error, nothing has changed: TypeError for what is no mapping, or for a sparse tensor;
+        ValueError for an array that is missing or has another shape.
         """
         check_mapping("Pipeline", state)
         own = self._layout.framework.state(self.net)
@@ -332,8 +333,9 @@ class Pipeline:
             if name not in state:
                 raise ValueError(f"the state has no parameter {name} of shape {array.shape}")
             check_array(f"parameter {name}", state[name], array.shape)
+        values = {name: as_numpy(state[name]) if is_tensor(state[name]) else state[name] for name in own}
         for name, array in own.items():
-            array[...] = state[name]
+            array[...] = values[name]
         if self._model is not None:
             self._model.loaded()
 

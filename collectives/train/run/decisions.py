@@ -15,7 +15,7 @@ class Decisions:
     """Stops of a run by a signal, and the begin of its checkpoints. Methods are collective unless they say otherwise.
 
     Between the micro-batches of a step gradients are added up that no state has. What is due then waits for the end of
-    the step. ``between`` says whether any rank is there, as of the last `settle`.
+    the step. ``between`` says whether any rank is there, as of the last `settle` in which anything was due.
     """
 
     def __init__(self, comm: Any, keeping: Keeping) -> None:
@@ -33,29 +33,35 @@ class Decisions:
         """Forget an earlier signal: steps begin. Not collective."""
         self._signal, self.between = 0, False
 
-    def settle(self, step: int, strategies: Strategies) -> str | None:
+    def settle(self, step: int, strategies: Strategies, commits: bool = False) -> str | None:
         """Begin a checkpoint after `step` if one is due. Or return the name of a signal that is to stop steps.
 
         Ranks that wait for each other in every step act on what they have told each other after the step before. Others
-        may not meet again for many steps, so they wait here for what they tell each other now.
+        may not meet again for many steps, so they wait here for what they tell each other now. Whether any rank is
+        between micro-batches must be known of this very step: ranks in lockstep ask for it if a checkpoint is due, a
+        signal has come, or an elastic run `commits` its state.
         """
-        lockstep, between = strategies.lockstep, strategies.accumulating
-        if not lockstep:
-            self._cast(between)
+        if not strategies.lockstep:
+            self._cast(strategies)
         news = self._votes.result()
+        late = news is not None and news.due
         if news is not None:
             self._keeping.advance(news.saver)
             self._signal = self._signal or news.signal
-        self.between = between if lockstep else news is not None and news.between
+            self.between = news.between
+        if strategies.lockstep:
+            acts = self._signal or commits or self._keeping.due(step, late)
+            self.between = bool(acts) and any(self._comm.allgather(strategies.accumulating))
         if self._signal and not self.between:
             return signal.Signals(self._signal).name
-        self._keeping.save_if_due(step, news is not None and news.due, self.between)
-        if lockstep:
-            self._cast(between)
+        self._keeping.save_if_due(step, late, self.between)
+        if strategies.lockstep:
+            self._cast(strategies)
         return None
 
-    def _cast(self, between: bool) -> None:
-        self._votes.cast(News(self.signals.received, self._keeping.late, self._keeping.vote(), between))
+    def _cast(self, strategies: Strategies) -> None:
+        mine = News(self.signals.received, self._keeping.late, self._keeping.vote(), strategies.accumulating)
+        self._votes.cast(mine)
 
     def end(self) -> str | None:
         """Steps have ended. Returns the name of a signal that has come meanwhile, maybe with the last step, or None."""

@@ -157,10 +157,15 @@ class Elastic:
         if self.failure is not None:
             raise self.failure
 
+    @property
+    def commits(self) -> bool:
+        """Whether a commit is due at the end of the step under way."""
+        return self._due or (self._steps + 1) % self.every == 0
+
     def end_step(self, postpone: bool = False) -> None:
         """End a step, and commit if that is due; with `postpone` a commit is due after the next step. Collective."""
+        self._due = self.commits
         self._steps += 1
-        self._due |= self._steps % self.every == 0
         if self._due and not postpone:
             self._commit(self.comm)
 

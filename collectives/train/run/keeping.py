@@ -91,12 +91,13 @@ class Keeping:
         """There is a new best value: a checkpoint is due, and stays as long as there is no better one."""
         self.wanted = self._best_due = True
 
-    def save_if_due(self, step: int, late: bool, postpone: bool = False) -> None:
-        """Begin a checkpoint after `step` if one is due: by the number of steps, by time (`late`), or as the best.
+    def due(self, step: int, late: bool) -> bool:
+        """Whether a checkpoint is due after `step`: by the number of steps, by time (`late`), or as the best."""
+        return self.saves and (self.counts(step) or late or self.wanted)
 
-        With `postpone` it is due after the next step.
-        """
-        if self.saves and (self.counts(step) or late or self.wanted):
+    def save_if_due(self, step: int, late: bool, postpone: bool = False) -> None:
+        """Begin a checkpoint after `step` if one is due. With `postpone` it is due after the next step."""
+        if self.due(step, late):
             self.wanted = True
             if not postpone:
                 self._save(step)

@@ -289,7 +289,8 @@ class Run:
 
     def _settle(self) -> None:
         """Do after a step what all ranks have agreed on."""
-        self.stopped = self._decisions.settle(self.step, self._strategies)
+        commits = self._elastic is not None and self._elastic.commits
+        self.stopped = self._decisions.settle(self.step, self._strategies, commits)
         if self.stopped is None and self._elastic is not None:
             self._elastic.end_step(self._decisions.between)
 

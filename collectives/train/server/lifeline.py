@@ -277,5 +277,10 @@ class Agreement:
 
 
 def lifeline(comm: Any, colour: int) -> Lifeline:
-    """A lifeline of the ranks of `comm`. Collective. Each of them exchanges messages with ranks of another `colour`."""
+    """A lifeline of the ranks of `comm`, which tells a rank that waits for messages whether those that send them live.
+
+    Collective. `colour` is 0 or 1, ValueError else; each rank exchanges messages with ranks of the other colour.
+    """
+    if colour not in range(COLOURS):
+        raise ValueError(f"colour: 0 or 1, not {colour}")
     return Survival(comm) if survives(comm) else Meetings(comm, colour)

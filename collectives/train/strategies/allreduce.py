@@ -13,14 +13,13 @@ import numpy as np
 
 from ..compression import Compression
 from ..counts import count, real
-from ..deaths import survives
 from ..flat.memory import allocate, is_narrow
 from ..flat.model import check_fresh, narrow
 from ..loading import fields
 from ..models.nn import Array
 from .base import Strategy
 from .loss_scale import SMALLEST, LossScale
-from .means import Means, apart, averages
+from .means import HasMessagesApart, Means, apart, averages
 from .parts import Part, load_state, state_of
 from .pattern import GRADIENTS, Pattern, together
 from .turns import agree, raise_if_wrong
@@ -34,7 +33,7 @@ NONFINITE = ("raise", "skip", "allow")
 _NUMBERS = itertools.count(1)
 
 
-class AllReduce(Strategy):
+class AllReduce(HasMessagesApart, Strategy):
     """All-reduce each bucket while the backward pass goes on, wait before the step (Li et al., VLDB 2020, sec. 3.2).
 
     * `average` (default: True): the gradient is the mean over the samples of all ranks. So p ranks compute the same as
@@ -326,12 +325,6 @@ class AllReduce(Strategy):
         if self.flat:
             self.buckets.deliver()
 
-    def give_up(self) -> None:
-        """See `Strategy.give_up`."""
-        if self._messages is not self.comm:
-            self._messages.Revoke()
-            self._messages = self.comm
-
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. With `shard`, the optimizer's state is to be loaded after that.
 
@@ -339,8 +332,7 @@ class AllReduce(Strategy):
         """
         if self.whole is not None:
             raise ValueError("training on a mesh cannot go on without some of its ranks")
-        if survives(self.comm):  # this rank may not have noticed the loss: nothing of it may be under way any more
-            self.give_up()
+        self.leave_messages()
         self.comm = self._messages = comm
         self._number = comm.bcast(self._number, root=0)  # new ranks have counted for themselves
         self.buckets.reset()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..counts import count
-from ..deaths import survives
 from .base import HOOK
 from .finite import check_gradients
 from .local import average
-from .means import Means, apart
+from .means import HasMessagesApart, Means, apart
 from .pattern import GRADIENTS, PARAMETERS, Action, Ask, Meet, Pattern
 from .rounds import Rounds
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ..flat.model import Handle, Model
 
 
-class LocalSGD(Rounds):
+class LocalSGD(HasMessagesApart, Rounds):
     """Local SGD (Stich, ICLR 2019, algorithm 1): `every` steps apart, then the mean of the parameters.
 
     ``x_r <- x_r - lr g_r(x_r)`` in each step of rank r; after `every` steps, ``x_r <- sum_q w_q x_q`` on all ranks.
@@ -127,17 +126,10 @@ class LocalSGD(Rounds):
         if kept is not None:
             self.handle.put_back(kept)
 
-    def give_up(self) -> None:
-        """See `Strategy.give_up`."""
-        if self._messages is not self.comm:
-            self._messages.Revoke()
-            self._messages = self.comm
-
     def resize(self, comm: Any) -> None:
         """Go on with the ranks of `comm`. ValueError if the master is none of them."""
         self._check_master(comm.size)
-        if survives(self.comm):  # this rank may not have noticed the loss: nothing of it may be under way any more
-            self.give_up()
+        self.leave_messages()
         self._messages = comm
         super().resize(comm)
         self._begin(comm)

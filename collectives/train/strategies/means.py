@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..deaths import survives
 from ..flat.buckets import Bucket
 
 LAG = 2  # buckets that are handed over before a request of a compression is waited for
@@ -31,6 +32,24 @@ def apart(comm: Any) -> Any:
     It is freed as all communicators are whose last reference has gone. A single rank needs none.
     """
     return comm.Dup() if comm.size > 1 else comm
+
+
+class HasMessagesApart:
+    """A strategy whose messages are on a communicator of their own, `_messages`, made by `apart`."""
+
+    comm: Any
+    _messages: Any
+
+    def give_up(self) -> None:
+        """See `Strategy.give_up`."""
+        if self._messages is not self.comm:
+            self._messages.Revoke()
+            self._messages = self.comm
+
+    def leave_messages(self) -> None:
+        """Let nothing be under way, before a resize: this rank may not have noticed the loss of the others."""
+        if survives(self.comm):
+            self.give_up()
 
 
 class Means:
