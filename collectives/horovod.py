@@ -185,7 +185,8 @@ class _Distributed:
             work.wait()
             parts = self._compression.decompress(small, ctx).split([p.numel() for p in bucket])
             for param, part in zip(bucket, parts, strict=True):
-                param.grad = part.view_as(param)
+                if param.requires_grad or param.grad is not None:  # else it was frozen: torch leaves it out of steps
+                    param.grad = part.view_as(param)
         self._reset()
         self._fresh = False
 
@@ -221,8 +222,8 @@ def DistributedOptimizer(
 
     Changes the optimizer in place and returns it. Gradients of ``backward_passes_per_step`` passes are added up and
     sent once; a parameter without a gradient counts with zeros. ``step`` raises RuntimeError for a gradient of one that
-    was added, or did not require gradients yet. ValueError unless ``named_parameters`` names each parameter once, in
-    one order on all ranks. ``op`` and ``compression`` are as in :func:`allreduce`.
+    was added, or did not require gradients yet. ValueError unless ``named_parameters`` names each parameter once, and
+    those that require gradients in one order on all ranks. ``op`` and ``compression`` are as in :func:`allreduce`.
     """
     if isinstance(optimizer, _Distributed):
         raise ValueError("optimizer: it is distributed already")
@@ -232,7 +233,7 @@ def DistributedOptimizer(
     named = [(name, p) for name, p in named_parameters or ((n, p) for p, n in params.items()) if p in params]
     if len({name for name, _ in named}) < len(params) or len(named) > len(params):
         raise ValueError("named_parameters: each parameter of the optimizer needs one name of its own")
-    _check_alike("named_parameters", named)
+    _check_alike("named_parameters", trained := [(name, p) for name, p in named if p.requires_grad])
     optimizer.__class__ = type(type(optimizer).__name__, (_Distributed, type(optimizer)), {})
-    optimizer._distribute([p for _, p in named if p.requires_grad], compression, backward_passes_per_step, op)
+    optimizer._distribute([p for _, p in trained], compression, backward_passes_per_step, op)
     return optimizer

@@ -113,6 +113,9 @@ def _free_of(path: str) -> int:
 def heap_hook(group, bucket):  # without annotations: torch takes none that are text
     """A communication hook of DistributedDataParallel: puts buckets on the heap and averages gradients there, in place.
 
+    Buckets of less than 64 KiB, and those that `place` cannot move, stay where they are, with the same result. Returns
+    the future of the averaged bucket, as DistributedDataParallel expects.
+
     Use ``net.register_comm_hook(group, heap_hook)``, where ``group`` is a group of the backend ``collectives``, or None
     for the default group. The result is that of DistributedDataParallel without a hook, with one difference: the sum is
     divided by the number of ranks, not each term.

@@ -18,9 +18,12 @@ _TYPES = {code: dtype for dtype, code in CODES.items()}
 
 
 def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, opts: Any) -> dist.Work:
-    """Sum or average a sparse tensor over all ranks, in place; complete when it returns. TypeError for other ops, and
+    """Sum or average a sparse tensor over all ranks, in place; complete when it returns.
+
+    Of 16 bits, all ranks' entries are added in float32, and the result is rounded once. TypeError for other ops, and
     for an average of integers. CollectiveMismatch on all ranks, which can go on, if the tensors differ in more than
-    their entries."""
+    their entries.
+    """
     op = opts.reduceOp
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"op: sparse tensors are reduced by SUM and AVG only, not {op}")
@@ -35,9 +38,11 @@ def allreduce(group: dist.ProcessGroup, tensor: torch.Tensor, opts: Any) -> dist
     group.allgather([all_indices], [indices], blocking)
     group.allgather([all_values], [values], blocking)
     places, entries = torch.cat(all_indices).t(), torch.cat(all_values)
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        entries = entries.float()
     total = torch.sparse_coo_tensor(places, entries, tensor.shape, check_invariants=False).coalesce()
     with torch.no_grad():
-        write(tensor, total / size if op == dist.ReduceOp.AVG else total)
+        write(tensor, (total / size if op == dist.ReduceOp.AVG else total).to(tensor.dtype))
     return Done([tensor])
 
 

@@ -173,6 +173,21 @@ def test_gradients_that_only_some_ranks_have():
     assert not net[0].weight.grad.any()
 
 
+def test_parameters_that_are_frozen_later_stay():
+    """Weight decay and momentum would change one that has a gradient of zeros."""
+    net = model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=0.1))
+    for number in range(3):
+        loss(net, batch(number)[1]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if number == 0:
+            net[0].weight.requires_grad_(False)
+            before = net[0].weight.clone()
+    assert torch.equal(net[0].weight, before)
+    same_everywhere(net)
+
+
 def test_parameters_that_are_added_or_unfrozen_later():
     """Frozen ones that were there before are reduced when they are not frozen any more."""
     for late in (False, True):
@@ -262,6 +277,9 @@ def test_bad_arguments():
     raises(ValueError, "params: not the same on ranks 0 and 1", hvd.broadcast_parameters, {f"w{RANK}": torch.zeros(1)})
     other = named if RANK == 0 else [*named[1:], named[0]]
     raises(ValueError, "named_parameters: not the same", hvd.DistributedOptimizer, sgd, other)
+    for number, param in enumerate(twins := [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))]):
+        param.requires_grad_(number == RANK % 2)
+    raises(ValueError, "named_parameters: not the same", hvd.DistributedOptimizer, torch.optim.SGD(twins, 0.1))
     optimizer = hvd.DistributedOptimizer(sgd)
     raises(ValueError, "optimizer:", hvd.DistributedOptimizer, optimizer)
     raises(ValueError, "closure", optimizer.step, lambda: 0.0)

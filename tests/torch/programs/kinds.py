@@ -26,7 +26,20 @@ def test_sparse():
     refused(TypeError, "ReduceOp.AVG with torch.int64", lambda: dist.all_reduce(x, op=dist.ReduceOp.AVG))
     dist.all_reduce(x)
     assert x.to_dense().tolist() == [SIZE]
+    hold_sparse_tensors_of_16_bits()
     hold_sparse_tensors_that_differ()
+
+
+def hold_sparse_tensors_of_16_bits():
+    """Entries are added in float32: neither does the sum before a division overflow, nor is each addition rounded."""
+    most = torch.full((1,), 60000.0, dtype=torch.float16)
+    x = torch.sparse_coo_tensor([[0]], most, (1,), check_invariants=True)
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert torch.equal(x.to_dense(), most)
+    for dtype, first in ((torch.float16, 2048.0), (torch.bfloat16, 256.0)):  # which hold only even numbers above it
+        x = torch.sparse_coo_tensor([[0]], torch.tensor([1.0 if RANK else first], dtype=dtype), (1,))
+        dist.all_reduce(x)
+        assert torch.equal(x.to_dense(), torch.tensor([first + SIZE - 1]).to(dtype))
 
 
 def hold_sparse_tensors_that_differ():
