@@ -33,6 +33,14 @@ static inline void coll_pause(void) {
 #endif
 }
 
+/* One moment, read from the counter and from the clock. */
+typedef struct {
+    uint64_t ticks, ns;
+} coll_moment;
+
+/* Now: the closest of some readings of both, since this process may lose its core at any of them. */
+coll_moment coll_present(void);
+
 /* Seconds for a number of ticks; calibrated when the library is loaded. */
 double coll_ticks_to_seconds(uint64_t ticks);
 extern uint64_t coll_ticks_per_us; /* rounded up */

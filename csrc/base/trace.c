@@ -3,20 +3,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* The pair, out of five, whose two readings of the counter are closest: no interruption lies between these. */
-static coll_trace_moment present(void) {
-    coll_trace_moment best = {0, 0};
-    uint64_t width = UINT64_MAX;
-    for (int i = 0; i < 5; i++) {
-        uint64_t before = coll_ticks(), ns = (uint64_t)coll_now(), after = coll_ticks();
-        if (after - before < width) {
-            width = after - before;
-            best = (coll_trace_moment){before + width / 2, ns};
-        }
-    }
-    return best;
-}
-
 int coll_trace_init(coll_trace *t, size_t most) {
     *t = (coll_trace){.most = most, .interval = (uint64_t)(1.0 / coll_ticks_to_seconds(1))};
     t->events = calloc(most, sizeof *t->events);
@@ -46,7 +32,7 @@ void coll_trace_note(coll_trace *t) {
         t->nmoments /= 2;
         t->interval *= 2;
     }
-    coll_trace_moment now = present();
+    coll_moment now = coll_present();
     t->moments[t->nmoments++] = now;
     t->due = now.ticks + t->interval;
 }

@@ -26,17 +26,12 @@ typedef struct {
     uint8_t collective, form, thread, failed;
 } coll_trace_event;
 
-/* One moment, read from both clocks. */
-typedef struct {
-    uint64_t ticks, ns;
-} coll_trace_moment;
-
 enum { COLL_TRACE_MOMENTS = 4096 };
 
 typedef struct {
     coll_trace_event *events;
     size_t count, most, dropped; /* new events are dropped when the memory is full */
-    coll_trace_moment *moments;  /* pairs of ticks and CLOCK_MONOTONIC, taken from time to time */
+    coll_moment *moments;        /* pairs of ticks and CLOCK_MONOTONIC, taken from time to time */
     size_t nmoments;
     uint64_t interval, due; /* ticks */
 } coll_trace;
