@@ -1,4 +1,4 @@
-# make demo | test | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | docs | build | build-all
+# make demo | test | test-long | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | docs | build | build-all
 # | cuda | clean
 # The first run of a target sets up what it needs, in .venv and .venvs.
 SHELL := /bin/bash
@@ -18,8 +18,8 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-torch test-mpi4py test-all attack fuzz check-install lint docs build build-all torch-for-cpu \
-    cuda clean
+.PHONY: demo test test-long test-torch test-mpi4py test-all attack fuzz check-install lint docs build build-all \
+    torch-for-cpu cuda clean
 
 demo: build
 	$(MPIEXEC) $(OVERSUBSCRIBE) -n 4 .venv/bin/python -m collectives train --out out/demo

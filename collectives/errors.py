@@ -18,7 +18,10 @@ class CollectiveMismatch(CollectiveError):
 
 
 class CollectiveTimeout(CollectiveError):
-    """A collective was not complete within its timeout; the message names the ranks that it waits for."""
+    """A collective was not complete within its timeout.
+
+    The message names the ranks that it waits for, unless the MPI library serves the call, which does not tell.
+    """
 
 
 class PeerFailure(CollectiveError):

@@ -130,13 +130,19 @@ def register(
     doc: str | None = None,
     order: str = "",
 ) -> ScheduleAlgorithm:
-    """Add a schedule algorithm to the table; ValueError if the name is taken.
+    """Add a schedule algorithm to the table.
 
-    Its summary is the first line of ``doc`` (default: the docstring of ``generator``). ``divisible`` is True by default
-    unless the collective is blockwise.
+    ``generator(rank, size)``, with ``root`` if the collective has one, yields the rounds of a rank. The other arguments
+    say what :class:`ScheduleAlgorithm` and :class:`Algorithm` tell of it: ``blocks``, ``rounds``, ``sent`` and
+    ``memory`` count blocks and rounds on ``size`` ranks. The summary is the first line of ``doc`` (default: the
+    docstring of ``generator``). By default segments may cut blocks (``divisible``) unless the collective is blockwise,
+    the ranks' blocks may differ in length (``uneven``), and positions are ranks (``order``). ValueError if the name is
+    taken or the collective unknown; the variants (``"allgatherv"``) take the algorithms of the plain collective.
     """
     generator = generator if isinstance(generator, Rounds) else Rounds(generator)
     summary = (doc or generator.__doc__ or "").strip().split("\n")[0]
+    if collective not in SPECS:
+        raise ValueError(f"collective: {collective!r} is none of {', '.join(SPECS)}")
     about = SPECS[collective]
     if not about.reduces:
         ordered = linear = True
