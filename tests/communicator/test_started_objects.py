@@ -79,6 +79,7 @@ except (SystemExit, collectives.CollectiveError) as e:
     print(comm.rank, type(e).__name__, flush=True)
 comm.Barrier()
 print("goes on", flush=True)
+MPI.COMM_WORLD.Barrier()
 os._exit(0)
 """
 HANDLED = """
