@@ -1,5 +1,5 @@
-# make demo | test | test-long | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | docs | build | build-all
-# | cuda | clean
+# make demo | test | test-long | test-torch | test-mpi4py | test-all | attack | fuzz | check-install | lint | docs |
+# build | build-all | cuda | clean
 # The first run of a target sets up what it needs, in .venv and .venvs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c

@@ -33,7 +33,8 @@ report("goes on")
 """)  # fmt: skip
     assert code == 0, output
     for noticed in False, True:
-        assert output.count(f"rank 0: {noticed} False no room for the result") == 1, output
+        for again in False, True:
+            assert output.count(f"rank 0: {noticed} {again} no room for the result") == 1, output
     assert output.count("goes on") == 2, output
 
 
